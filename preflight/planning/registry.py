@@ -264,7 +264,8 @@ def spec_of(check: Check, job: Job) -> Spec:
     deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
     level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level
     seconds = validation.seconds("deadline_s", deadline)
-    return Spec(check.source, check.title, replace(plan, deadline_s=seconds, level=level))
+    estimate = min(plan.estimate_s, seconds)  # the deadline of this job may be shorter
+    return Spec(check.source, check.title, replace(plan, deadline_s=seconds, estimate_s=estimate, level=level))
 
 
 def how_to_set(name: str) -> str:

@@ -567,6 +567,13 @@ def test_a_deadline_may_depend_on_the_job(tmp_path: Path) -> None:
     assert registry.spec_of(described(), Job("env", 1, "gloo", ())).deadline_s == 20.0
 
 
+def test_what_cannot_apply_to_a_backend_needs_none_of_the_runs_time() -> None:
+    """Otherwise a run that is short of time would end with an error for a check that has nothing to do there."""
+    paths = registry.load(registry.sources()["comm.paths"])
+    on_gloo, on_nccl = (registry.spec_of(paths, made.job(2, backend=backend)).plan for backend in ("gloo", "nccl"))
+    assert on_gloo.estimate_s <= 5.0 and on_nccl.estimate_s == paths.plan.estimate_s
+
+
 @pytest.mark.parametrize(
     ("level", "backend", "runs"),
     [(Level.FULL, "nccl", Level.STANDARD), (Level.FULL, "gloo", Level.FULL), (Level.QUICK, "nccl", Level.QUICK)],
