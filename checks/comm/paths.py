@@ -42,8 +42,8 @@ they do not take eight."""
 
 
 def _deadline(job: Job) -> float:
-    """30 s for each: a process makes its CUDA context, and NCCL starts. Other backends have nothing to try: that must not
-    be an error if the run has no 40 s left."""
+    """30 s for each: a process makes its CUDA context, and NCCL starts. Other backends have nothing to try, which must
+    not be an error if the run has no 40 s left."""
     return 5.0 if job.backend != "nccl" else SHARES * (30.0 + job.world_size / 64)
 
 
