@@ -54,8 +54,15 @@ def event(name: str, number: int, details: str = "") -> str:
 Answering = Callable[[socket.socket], None]
 
 
-def as_nccl(statuses: Iterator[str], events: str = "", *, knows: Sequence[str] = ("SET", "MONITOR")) -> Answering:
-    """`knows`: the commands beyond those of 2.24. Without SET the status is TEXT."""
+def as_nccl(
+    statuses: Iterator[str],
+    events: str = "",
+    *,
+    knows: Sequence[str] = ("SET", "MONITOR"),
+    monitored: threading.Event | None = None,
+) -> Answering:
+    """`knows`: the commands beyond those of 2.24. Without SET the status is TEXT. `monitored` is set once a listener
+    has been sent the events."""
 
     def answering(connection: socket.socket) -> None:
         as_json = False
@@ -71,6 +78,8 @@ def as_nccl(statuses: Iterator[str], events: str = "", *, knows: Sequence[str] =
             connection.sendall(b"SERVER PROTOCOL 2\n" if word == "CLIENT" else b"OK\n")
             if command == "MONITOR":
                 connection.sendall(events.encode())
+                if monitored:
+                    monitored.set()
 
     return answering
 

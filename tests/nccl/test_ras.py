@@ -1,5 +1,6 @@
 import json
 import socket
+import threading
 from collections.abc import Callable
 from itertools import repeat
 
@@ -71,11 +72,13 @@ def test_where_nothing_answers_nothing_is_said(address: str) -> None:
 # More than once
 
 
-def asked(*statuses: str, events: str = "") -> list[ras_snapshot.Snapshot]:
-    said = []
-    with served(as_nccl(iter(statuses), events)) as port:
+def asked(*statuses: str, events: str = "", listens: bool = False) -> list[ras_snapshot.Snapshot]:
+    said: list[ras_snapshot.Snapshot] = []
+    monitored = threading.Event()
+    with served(as_nccl(iter(statuses), events, monitored=monitored)) as port:
         watch = Watch(f"127.0.0.1:{port}")
         for _ in statuses:
+            assert not (said and listens) or monitored.wait(60), "it does not listen"
             snapshot = ras_snapshot.read(watch.ask())
             assert snapshot
             said.append(snapshot)
@@ -99,7 +102,7 @@ def test_a_job_that_goes_on_does_not_stand_still() -> None:
 
 def test_what_happens_between_two_questions_is_told_from_2_29_on() -> None:
     events = event("PEER_UNRESPONSIVE", 1, "no answer for 5s") + "{ broken\n" + event("PEER_DEAD", 1)
-    assert asked(SOUND, HUNG, events=events)[1]["events"] == [
+    assert asked(SOUND, HUNG, events=events, listens=True)[1]["events"] == [
         "PEER_UNRESPONSIVE process 4001 on 10.0.0.2, GPU 0: no answer for 5s",
         "PEER_DEAD process 4001 on 10.0.0.2, GPU 0",
     ]
