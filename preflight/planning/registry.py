@@ -261,11 +261,11 @@ def spec_of(check: Check, job: Job) -> Spec:
     from preflight.planning import validation
 
     plan = check.plan
-    deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
+    computed = plan.deadline_s(job) if callable(plan.deadline_s) else None
+    deadline = validation.seconds("deadline_s", plan.deadline_s if computed is None else computed)
+    estimate = plan.estimate_s if computed is None else min(plan.estimate_s, deadline)  # this job may need less
     level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level
-    seconds = validation.seconds("deadline_s", deadline)
-    estimate = min(plan.estimate_s, seconds)  # the deadline of this job may be shorter
-    return Spec(check.source, check.title, replace(plan, deadline_s=seconds, estimate_s=estimate, level=level))
+    return Spec(check.source, check.title, replace(plan, deadline_s=deadline, estimate_s=estimate, level=level))
 
 
 def how_to_set(name: str) -> str:
