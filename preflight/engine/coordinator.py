@@ -315,14 +315,16 @@ class Coordinator:
         begun = f"{why.removesuffix(' before it')} while it was measured"
         return [Result(s.id, s.title, skipped=begun if s.id == self._running else why) for s in left]
 
-    def find_the_dead(self) -> bool:
-        """When this supervisor is told to end: whether a dead rank on the same node is the reason."""
+    def find_the_dead(self, why: str) -> bool:
+        """When this supervisor is told to end: whether a dead rank on the same node is the reason. A rank that left
+        because of the same (`why`: Ctrl-C reaches the whole job) is not: it only heard of it first."""
         self._heartbeats.find_the_dead(set(self.members))
-        fresh = [rank for rank in self.members if rank in self._heartbeats.lost]
+        lost = self._heartbeats.lost_otherwise(why)
+        fresh = [rank for rank in self.members if rank in lost]
         for rank in fresh:
             self.add_run_finding(self._gone(rank))
         self.members = [rank for rank in self.members if rank not in fresh]
-        return bool(fresh or self.membership.dead_beside_me(set(self._heartbeats.lost)))
+        return bool(fresh or self.membership.dead_beside_me(lost))
 
     def add_run_finding(self, finding: Reported) -> None:
         """Adds a finding to the run's own result, which comes first."""

@@ -104,6 +104,10 @@ class Heartbeats:
         for rank in ranks - {0}:
             self.lost.setdefault(rank, why)
 
+    def lost_otherwise(self, why: str) -> set[int]:
+        """The lost ranks, without those that gave this reason themselves (and were not dragged along)."""
+        return {rank for rank, reason in self.lost.items() if reason != why or rank in self.dragged_along}
+
     def find_the_dead(self, ranks: set[int]) -> None:
         """Finds dead ranks on this node in the process table."""
         for rank in self._membership.dead_beside_me(ranks - set(self.lost) - {0}):

@@ -97,7 +97,7 @@ class Leader:
             return
         except Interrupted as why:
             self.loop.begin_ending()
-            if not coordinator.find_the_dead():
+            if not coordinator.find_the_dead(str(why)):
                 coordinator.add_run_finding(interrupted(f"rank 0 {why}"))
         except StoreLost as why:
             self.loop.begin_ending()

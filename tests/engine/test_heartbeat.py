@@ -1,6 +1,9 @@
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from preflight.engine.heartbeat import Silence
+from preflight.engine.heartbeat import Heartbeats, Silence
 
 
 def test_a_rank_whose_beat_stands_still_falls_silent() -> None:
@@ -66,3 +69,13 @@ def test_in_a_large_world_beats_are_seldom_and_silence_counts_all_the_same() -> 
     for look in range(5):
         silence.heard({1: "a"}, look * 4.1)
     assert silence.of(1) == pytest.approx(16.4)
+
+
+def test_a_rank_that_was_told_to_end_by_the_same_signal_is_no_reason_for_it() -> None:
+    """Ctrl-C reaches all: who hears of it first is not to blame. One that died is, and so is what it dragged along."""
+    heartbeats = Heartbeats(cast(Any, None), cast(Any, SimpleNamespace(world_size=5, run_id="run")))
+    heartbeats.lose({1, 4}, "was sent SIGINT")
+    heartbeats.lose({2}, "was sent SIGTERM")
+    heartbeats.lose({3}, "its supervisor (process 7) has died")
+    heartbeats.dragged_along.add(4)
+    assert heartbeats.lost_otherwise("was sent SIGINT") == {2, 3, 4}
