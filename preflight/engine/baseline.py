@@ -29,7 +29,7 @@ def read(path: str) -> Baseline:
     def refusal() -> dict[str, str]:
         try:
             _read(path)
-        except (KeyError, TypeError, AttributeError, ValueError, OSError, EOFError, RecursionError) as error:
+        except (OSError, EOFError, *report.BROKEN) as error:
             return {"refused": f"is not a complete report ({in_one_line(error)})"}
         except UsageError as error:
             return {"refused": str(error).removeprefix(f"{path}: ")}

@@ -21,8 +21,9 @@ def entries(path: str) -> list[str]:
         return []
 
 
-def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat (proc(5)) from the third on, the state; [] where there is no such process."""
+def stat_of(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat (proc(5)) from the third on, the state; [] where there is no such process. "self"
+    and "thread-self" are taken, too."""
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 

@@ -43,14 +43,6 @@ def _runs(path: Path) -> list[str]:
         return [name for (name,) in database.execute("SELECT name FROM run ORDER BY name")]
 
 
-@pytest.fixture(params=["file", "folder"])
-def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "folder":
-        (tmp_path / "history").mkdir()
-    return tmp_path / "history"
-
-
 def test_two_writers_lose_nothing(path: Path) -> None:
     writers = [_writer(path, first, 25) for first in (0, 100)]
     assert [writer.wait(120) for writer in writers] == [0, 0]

@@ -23,14 +23,6 @@ A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 READ = ("gpu.compute", "read", "GB/s")
 
 
-@pytest.fixture(params=["file", "folder"])
-def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "folder":
-        (tmp_path / "history").mkdir()
-    return tmp_path / "history"
-
-
 def _run(number: int, ids: Mapping[str, str], *bad: str, speeds: Mapping[str, float] | None = None) -> dict[str, Any]:
     """A run on these nodes, of these ids ("" is none), in which a failure named the bad ones."""
     known = {node: id_ for node, id_ in ids.items() if id_}

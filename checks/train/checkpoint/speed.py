@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from preflight.check import Action, Code, Context, Finding, Run, plots, ranges, words
 from preflight.checks.train.checkpoint.folder import DIR, GIB, AllWell, Folder, FolderFacts
+from preflight.checks.train.shared.gathering import gathered
 
 WITHIN_S = 2.0
 """For writing, and half of it for reading: on a slow file system less than the whole amount is written."""
@@ -83,17 +84,11 @@ Rates = Mapping[int, float]
 
 def _gathered(ctx: Context, own: FolderFacts | None) -> dict[int, list[tuple[int, float]]]:
     """By lowest rank of each node: (bytes, seconds) of its ranks."""
-    import torch
-
-    mine = [own["written"], own["write_s"]] if own else [0.0, 0.0]
-    told = torch.tensor(mine, dtype=torch.float64, device=ctx.device)
-    rows = [torch.empty_like(told) for _ in ctx.members]
-    with ctx.collective("all_gather", "rates"):
-        torch.distributed.all_gather(rows, told, group=ctx.process_group())
+    rows = gathered(ctx, [own["written"], own["write_s"]] if own else [0.0, 0.0], "rates")
     found: dict[int, list[tuple[int, float]]] = {}
     for rank, row in zip(ctx.members, rows, strict=True):
         lowest = min(set(ctx.job.node_of(rank).ranks) & set(ctx.members))
-        found.setdefault(lowest, []).append((int(row[0]), float(row[1])))
+        found.setdefault(lowest, []).append((int(row[0]), row[1]))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from preflight.check import Run, read
 from preflight.checks.train.speed.facts import AllFacts
+from preflight.sdk.files import stat_of
 from preflight.sdk.gpu_clocks import SLOWED
 
 GPU = "gpu.inventory", "gpu.health"
@@ -85,7 +86,7 @@ def _of_gpu(rank: int, run: Run) -> LateCause | None:
 
 def core_mhz() -> float | None:
     """Of the core that this thread runs on, now; None where the kernel does not tell, as in most virtual machines."""
-    after_name = read("/proc/thread-self/stat").rpartition(")")[2].split()
-    core = after_name[36] if len(after_name) > 36 else ""
+    fields = stat_of("thread-self")
+    core = fields[36] if len(fields) > 36 else ""
     khz = read(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
     return int(khz) / 1000 if khz.isdecimal() else None

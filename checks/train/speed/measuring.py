@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from preflight.check import Context, Skip, ranges, read, words
 from preflight.checks.train.shared import refusals
 from preflight.checks.train.shared.agreement import all_failed
+from preflight.checks.train.shared.gathering import gathered
 from preflight.checks.train.speed import causes, fewer_cores, node_links, stragglers
 from preflight.checks.train.speed.facts import Facts, StrategySpeed
-from preflight.checks.train.speed.gathering import gathered
 from preflight.sdk import cgroups
 
 if TYPE_CHECKING:

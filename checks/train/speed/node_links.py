@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, pairs
-from preflight.checks.train.speed.gathering import gathered
+from preflight.checks.train.shared.gathering import gathered
 
 if TYPE_CHECKING:
     from preflight.train_smoke.speed_trace import Exposed
