@@ -47,12 +47,18 @@ class Recipe:
 
     def optimizer(self, parameters: Sequence[nn.Parameter], rates: "Rates") -> torch.optim.Optimizer:
         if self.adamw:
-            return torch.optim.AdamW(parameters, lr=rates.adamw)
-        return torch.optim.SGD(parameters, lr=rates.sgd, momentum=MOMENTUM)
+            return torch.optim.AdamW(parameters, lr=rates.adamw, foreach=_foreach(parameters))
+        return torch.optim.SGD(parameters, lr=rates.sgd, momentum=MOMENTUM, foreach=_foreach(parameters))
 
     def forward(self, device: torch.device) -> AbstractContextManager[object]:
         """The context in which forward and loss run."""
         return torch.autocast(device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
+
+
+def _foreach(parameters: Sequence[nn.Parameter]) -> bool | None:
+    """None is torch's choice: on GPUs, kernels for many tensors at once. These refuse DTensors beside plain tensors, as
+    tensor parallelism leaves them."""
+    return False if len(set(map(type, parameters))) > 1 else None
 
 
 class Rates(NamedTuple):

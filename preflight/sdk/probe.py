@@ -24,6 +24,8 @@ ENDING = "preflight-ends"
 """The name in ps(1) of a process with an `at_end`: cleaning up after a dead worker lets it run that first."""
 KILL_S, SLEEP_S = 1.0, 0.2
 """Waits for a process to end; the second for one in uninterruptible sleep (state D), which no signal ends."""
+DRIVERS = "/dev/nvidia"
+"""How the names of a GPU driver's device files begin."""
 _NAME_BYTES, _READ_BYTES = 256, 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _UNKNOWN = 256
@@ -239,8 +241,10 @@ def _status(pid: int, within_s: float) -> int | None:
 
 
 def _live(connection: socket.socket, asker: int, functions: object, at_end: Callable[[], None] | None) -> None:
-    """Runs in its own session. It keeps no other descriptor of the asker's, since it may never end and their other ends
-    would seem to be in use. Their numbers stay taken, for objects of the asker's that close them."""
+    """Runs in its own session. It keeps no other descriptor of the asker's but those of GPU drivers, since it may never
+    end and their other ends would seem to be in use. Their numbers stay taken, for objects of the asker's that close
+    them. Where the asker has started NVML, its child's nvmlInit uses the asker's descriptors, and fails without them
+    ("The operating system has blocked the request", driver 580)."""
     try:
         os.setsid()
         import ctypes  # `_start` has loaded it
@@ -258,14 +262,18 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
         faulthandler.disable()
         null = os.open(os.devnull, os.O_RDWR)
         for number in map(int, os.listdir("/proc/self/fd")):
-            if number not in (connection.fileno(), null):
-                with contextlib.suppress(OSError):  # the one of the listing itself is already closed
+            with contextlib.suppress(OSError):  # the one of the listing itself is already closed
+                if number not in (connection.fileno(), null) and not _is_driver(number):
                     os.dup2(null, number)
         _serve(connection, functions)
         if at_end is not None:
             at_end()
     finally:
         os._exit(0)
+
+
+def _is_driver(number: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{number}").startswith(DRIVERS)
 
 
 def _end_now(at_end: Callable[[], None]) -> None:

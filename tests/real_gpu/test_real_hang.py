@@ -33,7 +33,8 @@ def nccl_version() -> tuple[int, ...]:
 def hang(folder: Path, deed: str) -> Finished:
     if not nccl_version():
         pytest.skip("torch sees no GPU, or has no NCCL")
-    more: dict[str, Any] = {"TEST_CHECK_DEADLINE_S": str(DEADLINE_S), "NCCL_SOCKET_IFNAME": "lo"}
+    ras = f"localhost:{running.free_port()}"  # another job of this machine may have NCCL's own port
+    more: dict[str, Any] = {"TEST_CHECK_DEADLINE_S": str(DEADLINE_S), "NCCL_SOCKET_IFNAME": "lo", "NCCL_RAS_ADDR": ras}
     ranks = [{**env, **more, "NCCL_HOSTID": f"host-{env['RANK']}"} for env in running.plain_ranks(WORLD)]
     for rank in ranks:
         rank["LOCAL_RANK"], rank["CUDA_VISIBLE_DEVICES"] = "0", "0"

@@ -38,6 +38,7 @@ def facts(finished: Finished, check: str) -> list[dict[str, Any]]:
 def kept(finished: Finished, name: str) -> Finished:
     if keep := os.environ.get("PREFLIGHT_TEST_KEEP"):
         shutil.copytree(finished.folder, Path(keep) / name, dirs_exist_ok=True)
+        (Path(keep) / name / "screen.txt").write_text(finished.told())
     return finished
 
 
@@ -69,6 +70,13 @@ def test_several_ranks_on_one_gpu(tmp_path: Path) -> None:
         assert (finding["network"], finding["nodes"], finding["local_ranks"]) == ("Socket", WORLD, 1)
         assert finding["settings"]["NCCL_HOSTID"].startswith("host-") and finding["sockets"] and finding["cuda_driver"]
     assert "Socket between nodes" in finished.check("comm.transports")["summary"], finished.told()
+
+
+def test_the_whole_plan_of_several_ranks(tmp_path: Path) -> None:
+    """Training, too: what is found is only that they share a GPU."""
+    finished = kept(as_nodes(tmp_path, "--all"), "several_all")
+    found = {finding["code"] for finding in finished.findings() if not finding["code"].startswith("gpu.")}
+    assert found == set(), finished.told()
 
 
 def test_ranks_of_one_node_that_nccl_takes_for_several(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from preflight.sdk import probe as probing
 from preflight.sdk.files import state_of
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply, replies
 from tests import fuse, running
@@ -242,3 +243,12 @@ def test_a_process_in_uninterruptible_sleep_is_left_behind(tmp_path: Path) -> No
         asking.join(30.0)
         assert not asking.is_alive(), "it waits for a process that no signal ends"
         assert found[0].stuck and found[0].call == "statvfs"
+
+
+def test_it_keeps_what_the_driver_of_its_asker_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML in a child uses the descriptors of the process that has started it."""
+    monkeypatch.setattr(probing, "DRIVERS", "/dev/zero")
+    with open("/dev/zero") as driver, open("/proc/self/status") as other, Probe(os) as probe:
+        links = [f"/proc/self/fd/{file.fileno()}" for file in (driver, other)]
+        seen = [probe.ask("readlink", link, deadline_s=running.HUNG_S) for link in links]
+    assert seen == [Reply("/dev/zero"), Reply("/dev/null")]

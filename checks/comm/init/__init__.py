@@ -22,8 +22,8 @@ def _deadline(job: Job) -> float:
 
 PARTS = (failed_init, init_causes, unreachable)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), unless=("net.mesh",),
-    fresh=True, judges_failures=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), reads=("env.launch",),
+    unless=("net.mesh",), fresh=True, judges_failures=True,
 )  # fmt: skip
 """Fresh processes: a CUDA error persists in its process, and memory that gpu.compute held is freed."""
 

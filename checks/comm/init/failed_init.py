@@ -52,7 +52,8 @@ def findings(run: Run) -> Iterator[Finding]:
     if run.job.backend != "nccl":
         return
     bad = {rank: outcome for rank, outcome in run.outcomes.items() if not outcome.sound}
-    failed = {rank: _read(outcome) for rank, outcome in bad.items()}
+    launched = run.facts("env.launch")
+    failed = {rank: _read(outcome, launched.get(rank, {}).get("environ", {})) for rank, outcome in bad.items()}
     shared = [*_versions(failed, run), *_twins(failed, run)]
     gone = any(map(_gone, bad.values()))
     causes = _sure({rank: cause for rank, its in failed.items() if (cause := _own_cause(its))}, bad, gone)
@@ -88,14 +89,15 @@ def _of_rdma(causes: Mapping[int, ShownCause], victims: tuple[int, ...], run: Ru
     yield RDMA.fail(text, noticed_by=everybody, evidence={"nccl": first.words})
 
 
-def _read(outcome: Outcome) -> FailedRank:
+def _read(outcome: Outcome, environ: Mapping[str, str]) -> FailedRank:
+    """`environ`: what env.launch kept of the rank's variables."""
     log = outcome.nccl_log or outcome.log_tail or ""
     own = f"{outcome.reason or ''}\n{outcome.stack or ''}"
     last = [by_nccl or by_cuda for by_nccl, by_cuda in LAST.findall(own)]
     died = [f"received signal {outcome.signal}"] if outcome.kind == "crashed" and outcome.signal else []
     tried = [f"{text}, exceeded error retry count" for text in RETRY.findall(log)]
     warnings = (*WARN.findall(log), *last, *tried[-1:], *died, outcome.reason or "")
-    return FailedRank(log, warnings, tuple(cause for text in warnings for cause in _causes(text, log)))
+    return FailedRank(log, warnings, tuple(cause for text in warnings for cause in _causes(text, log, environ)))
 
 
 def _gone(outcome: Outcome) -> bool:
@@ -105,12 +107,12 @@ def _gone(outcome: Outcome) -> bool:
     return stopped or left or outcome.kind in ("crashed", "lost")
 
 
-def _causes(warning: str, log: str) -> Iterator[ShownCause]:
+def _causes(warning: str, log: str, environ: Mapping[str, str]) -> Iterator[ShownCause]:
     """The most direct cause that the failure book finds, if any."""
     matches = live_book().matches(Line(text=warning, level="WARN"))
     for match in sorted(matches, key=lambda match: -match.signature.weight)[:1]:
         if live := match.signature.live:
-            value = _value(log, live.variable) if live.variable else ""
+            value = _value(log, environ, live.variable) if live.variable else ""
             text = match.fill(match.signature.says) + (f": {live.variable}={value}" if value else "")
             variable = live.variable if value or live.sure else None
             yield ShownCause(CODES[live.code], text, variable, live.or_victim, match.groups, warning[:300])
@@ -126,9 +128,9 @@ def _groups(failed: Mapping[int, FailedRank], code: Code) -> dict[int, list[Mapp
     return {rank: [cause.groups for cause in its.causes if cause.code is code] for rank, its in failed.items()}
 
 
-def _value(log: str, variable: str) -> str:
+def _value(log: str, environ: Mapping[str, str], variable: str) -> str:
     match = re.search(rf"{variable} set (?:by environment )?to ([^\n]{{1,200}})", log)
-    return match[1].strip() if match else ""
+    return match[1].strip() if match else environ.get(variable, "")
 
 
 def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:

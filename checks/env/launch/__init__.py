@@ -68,6 +68,8 @@ NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "
 ACCELERATE = re.compile("ACCELERATE_(USE_CPU|MIXED_PRECISION)$")
 MOST = 10**6
 """The largest plausible value of any of them: above it, someone probably passed a job id as a number of ranks."""
+UNTOLD_BY_NCCL = ("NCCL_NET",)
+"""What can keep NCCL from starting, and is not in its log; comm.init reads it here."""
 EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 NODES_NAMED = 2
 
@@ -85,7 +87,7 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
-    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", *UNTOLD_BY_NCCL)
     facts: Facts = {
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,

@@ -43,7 +43,8 @@ def packages() -> list[str]:
 
 
 def _torch() -> tuple[dict[str, str | None], str | None]:
-    """(versions, path). Asks torch only if it is already imported: importing takes a second."""
+    """(versions, path). Asks torch only if it is already imported: importing takes a second. cuDNN is asked
+    below torch.backends.cudnn.version(), which starts CUDA and NVML in this process: later checks fork it."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return _torch_by_its_files()
@@ -53,7 +54,7 @@ def _torch() -> tuple[dict[str, str | None], str | None]:
         "torch": str(torch.__version__),
         "cuda": build,
         "nccl": _answer(lambda: ".".join(map(str, nccl.version()))),
-        "cudnn": _answer(torch.backends.cudnn.version),
+        "cudnn": _answer(lambda: torch.backends.cudnn._cudnn.getVersionInt()),
     }, os.path.dirname(torch.__file__)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.check import Job, Node, Outcome
+from preflight.core import facts
 from preflight.core.facts import FactsStore
 from preflight.planning import registry
 from preflight.results import judging
@@ -26,8 +27,11 @@ def failed(log: str = "", *, kind: str = "raised", stack: str = "", reason: str 
     return Outcome(kind, 1.0, reason=text, in_collective=True, log_tail=log, stack=stack, **more)
 
 
-def judged(logs: Mapping[int, str | Outcome], nodes: Mapping[str, Any] | None = None, world: int = 8) -> list[Any]:
-    """All other ranks have lost a peer. The addresses are 10.0.0.1 and on."""
+def judged(
+    logs: Mapping[int, str | Outcome], nodes: Mapping[str, Any] | None = None, world: int = 8,
+    environ: Mapping[str, str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """All other ranks have lost a peer. The addresses are 10.0.0.1 and on. `environ`: what env.launch has of all."""
     outcomes = {rank: logs.get(rank, "") for rank in range(world)}
     ended = {
         rank: outcome
@@ -39,7 +43,9 @@ def judged(logs: Mapping[int, str | Outcome], nodes: Mapping[str, Any] | None = 
         Node(name, at, tuple(ranks), (f"10.0.0.{at + 1}",)) for at, (name, ranks) in enumerate((nodes or NODES).items())
     )
     source = registry.sources()["comm.init"]
-    answer = judging.judge(source, Job("torchrun", world, "nccl", placed), ended, FactsStore(), {})
+    store = FactsStore()
+    store.add("env.launch", range(world), facts.to_text({"environ": environ or {}, "local_rank": 0}))
+    answer = judging.judge(source, Job("torchrun", world, "nccl", placed), ended, store, {})
     assert "error" not in answer, answer
     return list(answer["findings"])
 

@@ -96,6 +96,13 @@ def test_an_exception_tells_too(stack: str, reason: str, slug: str) -> None:
     assert finding["code"] == f"comm.init.{slug}" and finding["where"]["rank"] == 5
 
 
+def test_a_variable_that_nccl_does_not_print() -> None:
+    """NCCL 2.28.9 with NCCL_NET=Nothing, on an H100."""
+    log = info("NET/Plugin: Could not find: libnccl-net.so") + warn("Failed to initialize any NET plugin")
+    (finding,) = judged({5: log}, environ={"NCCL_NET": "Nothing"})
+    assert finding["where"]["variable"] == "NCCL_NET" and finding["message"].endswith(": NCCL_NET=Nothing")
+
+
 def test_the_first_cause_in_a_log_counts() -> None:
     log = warn(EXTENDED) + warn("Cuda failure 2 'out of memory'") + warn("Failed to initialize any NET plugin")
     assert [finding["code"] for finding in judged({5: log})] == ["comm.init.shared_memory"]

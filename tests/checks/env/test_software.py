@@ -77,6 +77,12 @@ def answering(version: object) -> Callable[[str], str]:
     return lambda text: f"{text}\n\ndef version():\n    return {version!r}\n"
 
 
+def with_cudnn(version: int) -> Callable[[str], str]:
+    """Its own `version` starts CUDA: who calls it gets none."""
+    starts = "def version():\n    raise RuntimeError('CUDA is started')"
+    return lambda text: f"{text}\n\nclass _cudnn:\n    getVersionInt = staticmethod(lambda: {version})\n\n{starts}\n"
+
+
 def test_nodes_that_are_alike_are_sound(tmp_path: Path) -> None:
     finished = run_nodes(tmp_path, 3, *ONLY)
     assert found_in(finished) == [] and finished.exit_codes == [0, 0, 0], finished.told()
@@ -134,8 +140,8 @@ def test_another_driver_kernel_and_packages_and_other_libraries(tmp_path: Path) 
         return f"mount -t tmpfs none /sys/module\nmkdir /sys/module/nvidia\necho {version} >/sys/module/nvidia/version"
 
     nccl, cudnn = "cuda/nccl.py", "backends/cudnn/__init__.py"
-    first = torch_in(tmp_path / "usual", {nccl: answering((2, 21, 5)), cudnn: answering(90100)})
-    second = torch_in(tmp_path / "odd", {nccl: answering((2, 20, 5)), cudnn: answering(8907)})
+    first = torch_in(tmp_path / "usual", {nccl: answering((2, 21, 5)), cudnn: with_cudnn(90100)})
+    second = torch_in(tmp_path / "odd", {nccl: answering((2, 20, 5)), cudnn: with_cudnn(8907)})
     for name in ("psutil-0.0.1.dist-info", "left_over-1.2-py3.11.egg-info", "pip-1.0.dist-info"):
         (second / name).mkdir()
     usual, odd = with_driver("550.54.15"), with_driver("535.54.03")
