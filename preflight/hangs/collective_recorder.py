@@ -33,6 +33,9 @@ BUFFER = 512
 """Entries of the recorder unless the user sets a number: torch's default of 2,000 takes 0.2 s to write as JSON."""
 BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The second is the older name; a newer torch warns about it (FlightRecorder.hpp)."""
+RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""torch has two recorders, of which a group uses one: NCCL's (FlightRecorder<at::cuda::CUDAEvent>, absent from builds
+without CUDA), and that of gloo and the rest (FlightRecorder<c10::Event>, since 2.8)."""
 STUCK_S = 1.0
 """A call that is not over after this time is stuck; in a job that is only slow, ranks wait less for each other. (The
 records of two ranks are not taken at the same moment: without this, one of them would always seem to be behind.)"""
@@ -253,13 +256,12 @@ def recorded(members: tuple[int, ...], *, raised_in: str = "") -> list[Group]:
 
 
 def _dump() -> list[dict[str, Any]]:
+    """The entries of all recorders, by the time of the call."""
     from torch._C import _distributed_c10d
 
-    dump = getattr(_distributed_c10d, "_dump_fr_trace_json", None) or getattr(
-        _distributed_c10d, "_dump_nccl_trace_json", None
-    )
-    entries: list[dict[str, Any]] = json.loads(dump(True, False)).get("entries", []) if dump else []
-    return entries
+    dumps = [getattr(_distributed_c10d, name) for name in RECORDERS if hasattr(_distributed_c10d, name)]
+    entries = [entry for dump in dumps for entry in json.loads(dump(True, False)).get("entries", [])]
+    return sorted(entries, key=lambda entry: float(entry.get("time_created_ns", 0)))
 
 
 def _came_of(error: BaseException) -> str:

@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
 
 from preflight.debug import command, environment, stack_sample, stall
+from preflight.debug.injected import preflight_debug_rank
 from preflight.debug.job import RunningJob
 from preflight.debug.output import KeptOutput
 from preflight.debug.ranks import Ranks, recorder_path
@@ -251,3 +252,17 @@ def test_a_launcher_that_preflight_has_ended_was_not_ended_from_outside(end: str
     (tmp_path / "job.end").write_text(f"preflight debug: job {end}, signals passed on: none\n")
     made = explain_paths([str(tmp_path)])
     assert made["checks"][0]["findings"][0]["code"] == f"explain.{slug}"
+
+
+def test_both_of_torchs_recorders_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's, which only a build for CUDA has, and gloo's, which is empty beside it."""
+    nccl = {"version": "2.10", "pg_status": {"0": {"last_enqueued_collective": 6}}, "entries": [{"pg_id": 0}]}
+    gloo = {"version": "2.10", "entries": [{"pg_id": 1}]}
+    dumps = {
+        "_dump_nccl_trace_json": lambda *_: json.dumps(nccl).encode(),
+        "_dump_fr_trace_json": lambda *_: json.dumps(gloo).encode(),
+    }
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", cast(ModuleType, SimpleNamespace(**dumps)))
+    assert preflight_debug_rank._recorded() == {**nccl, "entries": [*nccl["entries"], *gloo["entries"]]}
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", cast(ModuleType, SimpleNamespace()))
+    assert preflight_debug_rank._recorded() == {}

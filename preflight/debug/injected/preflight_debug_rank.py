@@ -208,19 +208,16 @@ class Rank:
             self.write_recorder()
 
     def write_recorder(self) -> None:
-        """Writes the flight recorder, if torch has a group. As JSON: the other format is a pickle."""
+        """Writes the flight recorders, if torch has a group. As JSON: the other format is a pickle."""
         try:
-            c10d = sys.modules.get("torch._C._distributed_c10d")
-            groups = getattr(sys.modules.get(_C10D), "_world", None)
-            dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-            if not dump or not groups or not groups.pg_names:
+            groups: Any = getattr(sys.modules.get(_C10D), "_world", None)
+            trace = _recorded() if groups and groups.pg_names else {}
+            if not trace:
                 return
             import json
 
-            trace = json.loads(dump(True, False))
             ranks = {name: sorted(groups.pg_group_ranks[group]) for group, name in groups.pg_names.items()}
-            if not trace.get("pg_config"):  # gloo writes none
-                trace["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
+            trace["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
             trace.update(rank=self.record["rank"], node=self.node, pid=self.pid)
             path = self.path("recorded", "rank-%d.json" % self.record["rank"])  # noqa: UP031 -- as torch's own names end
             with open(path + ".tmp", "w") as file:
@@ -269,6 +266,17 @@ class Rank:
             self.write()
         except Exception:  # noqa: S110
             pass
+
+
+def _recorded() -> dict[str, Any]:
+    """Of both recorders, of which a group uses one: NCCL's, and that of gloo and the rest."""
+    import json
+
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dumps = [getattr(c10d, name, None) for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json")]
+    traces = [json.loads(dump(True, False)) for dump in dumps if dump]
+    found = {name: value for trace in reversed(traces) for name, value in trace.items()}
+    return found and dict(found, entries=[entry for trace in traces for entry in trace.get("entries", ())])
 
 
 def _size_recorder() -> None:
