@@ -1,6 +1,6 @@
 """On a machine with GPUs, by `make test-gpu`: the family gpu against nvidia-smi, field by field; and NCCL.
 
-With PREFLIGHT_TEST_KEEP=FOLDER the facts of these cards are left there, for tests/real_gpu/fixtures/.
+With PREFLIGHT_TEST_KEEP=FOLDER the facts of these cards are left there, for tests/real_gpu/fixtures.
 """
 
 import gzip

@@ -73,8 +73,8 @@ def test_several_ranks_on_one_gpu(tmp_path: Path) -> None:
 
 
 def test_the_whole_plan_of_several_ranks(tmp_path: Path) -> None:
-    """Training, too: what is found is only that they share a GPU."""
-    finished = kept(as_nodes(tmp_path, "--all"), "several_all")
+    """Training, too: what is found is only that they share a GPU. Over sockets, 1 GiB takes them 4 s."""
+    finished = kept(as_nodes(tmp_path, "--all", *running.SMALL, "--skip", "train.compile"), "several_all")
     found = {finding["code"] for finding in finished.findings() if not finding["code"].startswith("gpu.")}
     assert found == set(), finished.told()
 
