@@ -30,7 +30,7 @@ class _View:
 
 
 def with_ras(
-    found: Sequence[Reported], outcomes: Mapping[int, Outcome], desyncs: Iterable[Desync] = ()
+    found: Sequence[Reported], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync] = ()
 ) -> list[Reported]:
     """The findings, with RAS's answer added to the first: to its evidence, and to its message if the two do not agree,
     or if RAS knows a rank and blame does not."""
@@ -43,7 +43,14 @@ def with_ras(
         told = "; ".join(f"asked on rank {rank}: {view.sentence}" for rank, view in list(views.items())[:MOST])
     elif not named or any(named & desync.odd and _is_counted(desync) for desync in desyncs):
         first = _agreed(first, next(iter(views.values())), named, told)
+    elif not desyncs and _only_wait(outcomes, named) and next(iter(views.values())).behind - named:
+        first = _agreed(first, next(iter(views.values())), named, told)
     return [replace(first, evidence={**first.evidence, "ras": told}), *found[1:]]
+
+
+def _only_wait(outcomes: Mapping[int, Outcome], named: Iterable[int]) -> bool:
+    """Whether all that is known of these ranks is that they have not ended: torch may have recorded nothing."""
+    return all(outcomes[rank].kind == "timed_out" for rank in named)
 
 
 def _is_counted(desync: Desync) -> bool:

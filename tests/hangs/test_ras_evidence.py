@@ -74,6 +74,18 @@ def test_where_nobody_else_knows_ras_is_told_and_nobody_named() -> None:
     assert (culprit, ras) == (None, "NCCL has launched AllReduce 5 on ranks 0-3") and "NCCL" not in message
 
 
+def test_of_ranks_that_wait_and_have_recorded_nothing_ras_says_who_is_behind() -> None:
+    """As on an H100 where torch's other recorder was read: rank 1 has left the last all-reduce out."""
+    waits = Outcome("timed_out", 8.0, state="R", recorded=[{"ranks": "0-3", "world": True, "entered": 5, "calls": []}])
+    sound = Outcome("measured", 1.0)
+    outcomes = {0: replace(waits, ras=seen(answer(BEHIND))), 1: sound, 2: waits, 3: waits}
+    first, *_ = blame.findings("plugin.made", Scope.WORLD, outcomes, JOB)
+    assert first.message.endswith(f"; NCCL's RAS does not agree: {COUNTED}")
+    outcomes[0] = replace(waits, ras=seen(answer(ALL)))
+    first, *_ = blame.findings("plugin.made", Scope.WORLD, outcomes, JOB)
+    assert "RAS" not in first.message
+
+
 def test_a_size_is_not_counted_and_no_contradiction() -> None:
     culprit, message, _ = found(seen(answer(ALL)), call(5, elements=8))
     assert culprit == 1 and "NCCL" not in message
