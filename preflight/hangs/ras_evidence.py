@@ -3,7 +3,7 @@ sentences out. RAS alone blames no rank: it counts what was launched, not what h
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.core import rank_ranges
@@ -41,16 +41,19 @@ def with_ras(
     named = {finding.where["rank"] for finding in found if "rank" in finding.where}
     if len({(view.silent, view.behind) for view in views.values()}) > 1:
         told = "; ".join(f"asked on rank {rank}: {view.sentence}" for rank, view in list(views.items())[:MOST])
-    elif not named or any(named & desync.odd and _is_counted(desync) for desync in desyncs):
-        first = _agreed(first, next(iter(views.values())), named, told)
-    elif not desyncs and _only_wait(outcomes, named) and next(iter(views.values())).behind - named:
+    elif not named or _is_comparable(next(iter(views.values())), named, outcomes, desyncs):
         first = _agreed(first, next(iter(views.values())), named, told)
     return [replace(first, evidence={**first.evidence, "ras": told}), *found[1:]]
 
 
-def _only_wait(outcomes: Mapping[int, Outcome], named: Iterable[int]) -> bool:
-    """Whether all that is known of these ranks is that they have not ended: torch may have recorded nothing."""
-    return all(outcomes[rank].kind == "timed_out" for rank in named)
+def _is_comparable(
+    view: _View, named: set[int], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync]
+) -> bool:  # fmt: skip
+    """Whether RAS must know the ranks that blame names. Where torch has recorded nothing, blame may only know who has
+    not ended, and RAS who is behind."""
+    if desyncs:
+        return any(named & desync.odd and _is_counted(desync) for desync in desyncs)
+    return bool(view.behind) and all(outcomes[rank].kind == "timed_out" for rank in named)
 
 
 def _is_counted(desync: Desync) -> bool:
