@@ -28,6 +28,8 @@ ELSEWHERE = (
           says="memory was taken out of use during the run: pending remappings 0 to 1; expected none"),
     _late("recovery", "The driver asks for a GPU's reset during the run.", "recovery action 1", f"fail {_R}.recovery",
           gpu=4, says="the driver asks for recovery action 1 after the run, expected 0"),
+    _late("throttled", "A GPU gets too hot only when it is at work.", "the driver counts 9 s more of lowered clocks",
+          f"warn {_R}.throttled", gpu=6, says="9.0 s by HW Thermal Slowdown; expected less than 0.5 s"),
     _late("process", "A process holds a GPU after the run.", "the driver lists a process that began in mid-run",
           f"warn {_R}.process", gpu=2, says="the GPU is held by a process that cannot be seen from here (pid 4194300"),
     _late("memory", "Memory of a GPU is in use after the run, nobody knows by whom.", "the driver counts 2 GiB more",

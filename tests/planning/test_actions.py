@@ -60,7 +60,7 @@ ACTIONS = {
         "comm.send_recv": {"wrong_result"},
         "train.alone": {"differs_from_itself", "wrong_alone"},
         "net.rdma_errors": {"link", "went_down"},
-        "gpu.released": {"nvlink_errors", "pcie_errors"},
+        "gpu.released": {"nvlink_errors", "pcie_errors", "throttled"},
     },
     Action.NONE: {
         "env.software": {"paths"},

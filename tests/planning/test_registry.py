@@ -86,8 +86,8 @@ IDS_AND_CODES = {
     "gpu.topology": {"no_answer", "no_p2p", "one_way", "past_nvlink", "layout", "far_nic", "far_cpus", "affinity"},
     "gpu.compute": {"wrong_product", "wrong_copy", "unstable", "corrupt", "unlike", "device_error", "slow"},
     "gpu.released": {
-        "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "pcie_errors",
-        "nvlink_errors",
+        "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "throttled",
+        "pcie_errors", "nvlink_errors",
     },
     "comm.init": {
         "late_rank", "wrong_sum", "driver", "duplicate_gpu", "fabric_manager", "gpu_failed", "imex", "memlock",

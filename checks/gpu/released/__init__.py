@@ -1,7 +1,8 @@
 """Released: after the run, memory, processes and /dev/shm are as before, and no error counter has risen.
 
 Runs last, in workers that have never used a GPU: those that have are gone. Reports what is not released after 10 s, and
-which process holds it. Compares the error counters of memory, PCIe and NVLink with those at the start of the run.
+which process holds it. Compares the error counters of memory, PCIe and NVLink, and for how long clocks were throttled,
+with those at the start of the run.
 """
 
 import time
@@ -61,6 +62,12 @@ RECOVERY = Code(
     "The driver asks for a GPU to be recovered, but did not before the run.",
     fix="On {node}: nvidia-smi -q -i {gpu} | grep -i recovery. End what runs on the GPU, then nvidia-smi -r -i {gpu}",
     action=Action.RESET_GPU,
+)
+THROTTLED = Code(
+    "A GPU's clocks were throttled during the run, while it was at work.",
+    fix="See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu} on {node} under load. Thermal: check the cooling. "
+    "Power brake: the power supplies.",
+    action=Action.REPLACE,
 )
 PCIE_ERRORS = Code(
     "A GPU's PCIe link got worse during the run.",
@@ -157,6 +164,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if key in health:
             yield from _held(card, health[key], after, run)
             yield from _recovery(card, health[key], after["health"])
+            for rise in counter_deltas.clock_rises(health[key], after["health"], between_s):
+                yield _risen(THROTTLED, card, rise)
             for rise in counter_deltas.memory_rises(health[key], after["health"]):
                 yield _risen(CORRECTED if rise.corrected else UNCORRECTED, card, rise)
         if key in pcie and after["pcie"]:

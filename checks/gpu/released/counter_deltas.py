@@ -91,6 +91,22 @@ def _corrected(health: Health) -> Counts:
     return {name.removesuffix("_corrected"): health["ecc_errors"].get(name) for name in names}
 
 
+# Clocks
+
+THROTTLED_S = 0.5
+"""A run has a GPU at work for some ten seconds: this is a few percent of them."""
+
+
+def clock_rises(before: Health, after: Health, seconds: float) -> Iterator[CounterRise]:
+    """Clocks that the driver or the hardware lowered while the run had the GPU at work."""
+    was, now = before.get("throttled_ns", {}), after.get("throttled_ns", {})
+    lowered = {name: ((now[name] or 0) - (was[name] or 0)) / 1e9 for name in risen(was, now)}
+    if found := {name: by_s for name, by_s in lowered.items() if by_s >= THROTTLED_S}:
+        told = " and ".join(f"{by_s:.1f} s by {name}" for name, by_s in found.items())
+        text = f"the clocks were throttled during the run's {seconds:.0f} s: {told}; expected less than {THROTTLED_S} s"
+        yield CounterRise(Severity.WARN, text, {name: f"{by_s:.1f} s" for name, by_s in found.items()})
+
+
 # PCIe
 
 

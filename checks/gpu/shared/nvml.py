@@ -203,7 +203,8 @@ def health(index: int) -> Health:
     mode = call("nvmlDeviceGetEccMode", gpu)
     total, used, reserved, _ = _memory(gpu)
     bar1 = call("nvmlDeviceGetBAR1MemoryInfo", gpu)
-    fields = field_values(gpu, [("NVML_FI_DEV_MEMORY_TEMP", 0), ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
+    names = ("NVML_FI_DEV_MEMORY_TEMP", "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", *THROTTLED.values())
+    memory_temperature, recovery_action, *throttled = field_values(gpu, [(name, 0) for name in names])
     remapped, margin = _remapped(gpu), call("nvmlDeviceGetMarginTemperature", gpu)
     return {
         "ecc": bool(mode[0]) if mode else None,
@@ -212,12 +213,13 @@ def health(index: int) -> Health:
         "sram": _sram(gpu),
         "remapped": remapped,
         "retired": _retired(gpu) if remapped is None else _NO_PAGES,
-        "recovery_action": fields[1],
+        "recovery_action": recovery_action,
         "throttle": first(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), gpu),
+        "throttled_ns": dict(zip(THROTTLED, throttled, strict=True)),
         "temperature": first(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), gpu, 0),
         "temperature_limits": _temperature_limits(gpu, margin),
         "temperature_margin": margin,
-        "memory_temperature": fields[0],
+        "memory_temperature": memory_temperature,
         "persistence": flag(call("nvmlDeviceGetPersistenceMode", gpu)),
         "pstate": pstate(gpu),
         "power_limit_mw": call("nvmlDeviceGetEnforcedPowerLimit", gpu),
@@ -230,6 +232,15 @@ def health(index: int) -> Health:
         "processes": _processes(gpu),
         "inforom_valid": _inforom_valid(gpu),
     }
+
+
+THROTTLED = {
+    "SW Thermal Slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "HW Thermal Slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "HW Power Brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+"""The counters of lowered clocks that are no part of normal work, as the software's power cap is: a card at work often
+meets it."""
 
 
 def flag(value: Any) -> bool | None:

@@ -1,6 +1,6 @@
 """What NVML reports, as typed data. None means that driver, card or permission do not provide it, which is normal."""
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class System(TypedDict):
@@ -72,6 +72,9 @@ class Health(TypedDict):
     7 reboot the system; driver r570 or newer."""
     throttle: int | None
     """Mask of clock event reasons."""
+    throttled_ns: NotRequired[dict[str, int | None]]
+    """Nanoseconds since the driver was loaded, by nvidia-smi's names of the reasons (nvml.THROTTLED);
+    r575 or newer."""
     temperature: int | None
     """Of the GPU in degrees C, like the limits."""
     temperature_limits: dict[str, int | None]

@@ -38,14 +38,15 @@ needs_no_cuda = pytest.mark.skipif(
 LATE = {
     "gpu.3.ecc.volatile.uncorrected": 2, "gpu.5.link.7.error.recovery": 3, "gpu.1.pcie.replay": 5000,
     "gpu.2.processes.compute": f"4194300:{GIB}", "gpu.2.memory.used": GIB, "gpu.7.memory.used": 2 * GIB,
-    "gpu.0.remapped.pending": 1, "gpu.4.field.230": 1,
+    "gpu.0.remapped.pending": 1, "gpu.4.field.230": 1, "gpu.6.field.270": "ull 9000000000",
 }  # fmt: skip
 
 
 def run(folder: Path, late: dict[str, object], mark: str = "") -> Finished:
     """With a /dev/shm of its own."""
     (folder / "shm").mkdir(parents=True)
-    machine = machines.load("h100_nvswitch", folder, late=late)
+    counts = {"fields": 280} | {f"gpu.{gpu}.field.{id_}": "ull 0" for gpu in range(8) for id_ in (269, 270, 271)}
+    machine = machines.load("h100_nvswitch", folder, counts, late=late)
     machine = replace(machine, mounts=(*machine.mounts, (str(folder / "shm"), SHM)))
     plugin = ("--plugin", str(running.PLUGINS / "late.py"), "--set", "gpu.released.wait_s=0.3")
     words = ("--level", "standard", "--backend", "gloo", "--only", "gpu.released,plugin.late", *plugin)
@@ -64,7 +65,7 @@ def is_told(name: str, finished: Finished) -> None:
 @needs_machines
 def test_what_rose_and_what_is_held(tmp_path: Path) -> None:
     finished = run(tmp_path, LATE, mark="left")
-    names = ("ecc", "nvlink", "pcie", "row", "recovery", "process", "memory", "shm")
+    names = ("ecc", "nvlink", "pcie", "row", "recovery", "throttled", "process", "memory", "shm")
     for name in names:
         is_told(name, finished)
     assert len(finished.findings()) == len(names), finished.told()
@@ -103,6 +104,7 @@ def health(**more: Any) -> Values:
         "sram": {"volatile_uncorrected": 0, "aggregate_uncorrected": 0, "threshold_exceeded": 0},
         "remapped": {"corrected": 0, "uncorrected": 1, "pending": 0, "failed": 0},
         "retired": {"single_bit": None, "double_bit": None, "pending": None},
+        "throttled_ns": {"HW Thermal Slowdown": 10**9, "HW Power Brake": None},
         "recovery_action": 0, "memory_used": IDLE, "memory_reserved": GIB // 2, "processes": [], **more,
     }  # fmt: skip
 
@@ -207,6 +209,10 @@ def _replays(rise: int, seconds: float) -> Callable[[Ends], None]:
     return change
 
 
+def _throttled(nanoseconds: int, reason: str = "HW Thermal Slowdown") -> Callable[[Ends], None]:
+    return lambda ends: ends.gpu("health", throttled_ns={**health()["throttled_ns"], reason: nanoseconds})
+
+
 def _down(ends: Ends) -> None:
     ends.after["GPU-0-3"]["links"] = links(down=4)
 
@@ -230,6 +236,8 @@ FOUND: dict[str, tuple[Callable[[Ends], None], str, str]] = {
                     "memory was taken out of use during the run: remapped rows 0 to 1, pending remappings 0 to 1"),
     "corrected": (_ecc(volatile_corrected=5), "info corrected", "were corrected during the run: volatile 0 to 5"),
     "recovery": (lambda ends: ends.gpu("health", recovery_action=1), "fail recovery", "asks for recovery action 1"),
+    "throttled": (_throttled(13 * 10**9), "warn throttled",
+                  "the clocks were throttled during the run's 30 s: 12.0 s by HW Thermal Slowdown; expected less than"),
     "replays": (_replays(62, 60.0), "warn pcie_errors", "62 PCIe replays in 60 s, expected at most 31 per minute"),
     "fatal": (lambda ends: ends.gpu("pcie", errors={"fatal": 1}), "fail pcie_errors", "fatal PCIe errors rose"),
     "lanes": (lambda ends: ends.gpu("pcie", width=8), "warn pcie_errors", "8 lanes after the run, expected 16"),
@@ -273,6 +281,8 @@ SOUND: dict[str, Callable[[Ends], None]] = {
                                          memory_used=GIB),
     "an old process under the host's number": _process(1, new=True, memory=3 * GIB, memory_used=GIB,
                                                        processes=[{"pid": 1, "memory": GIB}]),
+    "throttled for a moment": _throttled(10**9 + 4 * 10**8),
+    "throttled, unknown before": _throttled(10**10, "HW Power Brake"),
     "memory unknown": lambda ends: ends.gpu("health", memory_used=None),
     "replays at the rate that is allowed": _replays(150, 300.0),
     "some replays in a short run": _replays(30, 1.0),
