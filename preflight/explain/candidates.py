@@ -32,6 +32,8 @@ OF_CODE = frozenset((
 """Causes where the user's line that raised matters."""
 RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
 """Rows of connections that are tried again."""
+SINGLE_NODE = "nccl.single_node"
+"""Row of a job on one node."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
 _WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
@@ -82,6 +84,8 @@ class Candidate:
     """Of the live finding that says it."""
     action: str = ""
     """Instead of its cause's."""
+    named: frozenset[int] = frozenset()
+    """Ranks that it accuses beside the one in `where`: none of them only noticed it."""
 
 
 def from_artifact(
@@ -127,8 +131,8 @@ def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
-    names = evidence.seen.keys()
-    met = [row for name in names if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    names = evidence.seen.keys() | ({SINGLE_NODE} if evidence.on_one_host() else set())
+    met = [row for name in evidence.seen if (row := book.by_name.get(name)) and {*row.needs} <= names]
     met = [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
     return [row for row in met if not _is_over(evidence, row)]
 
@@ -169,7 +173,9 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     """From a signature that has a slug and was seen."""
     matches, kept = evidence.matches(row.name), evidence.seen[row.name]
     first = matches[0]
-    place = _raised_at(evidence, row, first.line)
+    alone = len(kept.ranks) < 2 and row.role == "cause"
+    places = (_raised_at(evidence, row, match.line) for match in (matches if alone else matches[:1]))
+    place = next(filter(None, places), {})
     message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ") + _raised_text(evidence, row, first.line, place)
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {**place, **({} if to_all else _common_culprit(matches))}
@@ -177,6 +183,7 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
         fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        named=frozenset(kept.ranks) if row.role == "cause" and is_about_its_writer(first) else frozenset(),
     )  # fmt: skip
 
 
@@ -235,9 +242,28 @@ def describe_sources(lines: Sequence[Line], unknown: str = "") -> str:
 def _common_culprit(matches: Sequence[Match]) -> dict[str, Any]:
     """The first one's culprit; for several sources, only what all have in common (their node)."""
     first, *others = [find_culprit(match) for match in matches]
+    if len({match.line.pid for match in matches} - {None}) < 2 and (whole := _united([first, *others])):
+        return whole
     named = matches[0].groups.keys() & {*CULPRIT}
     same = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
     return {key: value for key, value in first.items() if key in named or key in same} if same else first
+
+
+def _united(culprits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the lines of one rank's process know together; empty if they name no rank, or contradict each other."""
+    whole: dict[str, Any] = {}
+    for culprit in culprits:
+        if any(whole.get(key, value) != value for key, value in culprit.items()):
+            return {}
+        whole |= culprit
+    return whole if "rank" in whole else {}
+
+
+def is_about_its_writer(match: Match) -> bool:
+    """Whether the line's writer is the culprit, as far as is known."""
+    return not {"rank", "peer_rank", "ranks"} & match.groups.keys() and match.signature.slug not in (
+        *WAITS, "collective_mismatch",
+    )  # fmt: skip
 
 
 def find_culprit(match: Match) -> dict[str, Any]:

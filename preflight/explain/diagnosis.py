@@ -11,7 +11,7 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import exceptions, exit_codes, full_disk, membership, timeouts
+from preflight.explain.logs import departures, exceptions, exit_codes, full_disk, membership, timeouts
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -33,6 +33,8 @@ LEAST = 16
 LEVELS = ("low", "medium", "high")
 UNKNOWN = "unknown"
 """The slug of it."""
+OF_KERNELS = "cuda."
+"""Prefix of the names of rows of CUDA's errors."""
 AFTERWARDS = {
     "remote_peer_failure": "only lost their peer",
     "slow_rank_timeout": "only waited until their timeout",
@@ -109,7 +111,7 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
     superseded = SUPERSEDED | exit_codes.superseded(evidence) | full_disk.superseded(evidence)
     plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
-    reasoned = (timeouts, exit_codes, exceptions, full_disk, membership)
+    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
@@ -143,18 +145,34 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     also = "".join(f" ({candidate.quotes[0][0]} says so too)" for candidate in quoting[:1] if base.lines)
     same = [candidate for candidate in others if candidate.role == first.role]
     as_launched = [candidate.where for candidate in others if "elastic.exit" in candidate.rows]
-    elsewhere = [from_log.where] if base.where else as_launched
+    elsewhere = [from_log.where] if base.where else [*_of_same_kernel(base, same), *as_launched]
+    where = _fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere])
+    accused = first.named.union(*(candidate.named for candidate in same))
     lines = dict.fromkeys(line for candidate in (from_log, *others) for line in candidate.lines)
     return replace(
-        base, role=first.role, weight=first.weight, message=base.message + also,
-        where=_fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere]),
+        base, role=first.role, weight=first.weight, message=_with_rank(base, where, accused) + also, where=where,
         moment=min(candidate.moment for candidate in (first, *same)),
         ranks=first.ranks.union(*(candidate.ranks for candidate in same)), lines=tuple(lines)[:MOST_LINES],
         fix=base.fix or first.fix, action=base.action or first.action,
         count=sum(candidate.count for candidate in ranked),
         quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
         rows=first.rows.union(*(candidate.rows for candidate in others)),
+        named=accused,
     )  # fmt: skip
+
+
+def _of_same_kernel(base: Candidate, others: Iterable[Candidate]) -> Iterator[Mapping[str, Any]]:
+    """Where the process says that its kernel failed, if the kernel's own line has no source: the GPU prints it."""
+    if all(row.startswith(OF_KERNELS) for row in base.rows):
+        yield from (other.where for other in others if all(row.startswith(OF_KERNELS) for row in other.rows))
+
+
+def _with_rank(base: Candidate, where: Mapping[str, Any], accused: frozenset[int]) -> str:
+    """The message of lines without a rank, with the ranks that other lines name."""
+    if "rank" not in where or "rank" in base.where or base.ranks or "rank" in base.message:
+        return base.message
+    who, about = rank_ranges.ranks(accused | {where["rank"]}), base.message.removeprefix("a process ")
+    return f"{who} {about}" if about != base.message and len(accused) < 2 else f"{who}: {base.message}"
 
 
 def _fuller(where: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -230,7 +248,7 @@ def _noticing(candidate: Candidate) -> frozenset[int]:
 
 def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Candidate]:
     """One candidate per slug, with the affected ranks."""
-    culprit = {first.where.get("rank")}
+    culprit = {first.where.get("rank")} | first.named
     consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
         ranks = candidate.ranks - culprit

@@ -144,6 +144,12 @@ class Evidence:
         began = [match.line for match in self.matches(*STARTED) if match.line.file == line.file == later.file]
         return any(line.number < other.number < later.number for other in began)
 
+    def on_one_host(self) -> bool:
+        """Whether all ranks of the largest communicator are known to be on one host. (Many are called localhost.)"""
+        name = next(iter(self.nodes), "")
+        alone = len(self.nodes) == 1 and not name.startswith("localhost")
+        return alone and self._world > 0 and all(self.ranks.get(rank) == name for rank in range(self._world))
+
     def progressed(self) -> bool:
         """Whether it shows at least two distinct steps, or the end of a training."""
         alive = [match for name, kept in self.seen.items() if name.startswith(ALIVE) for match in kept.matches()]

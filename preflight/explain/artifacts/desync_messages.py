@@ -168,12 +168,13 @@ def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
         missing = sorted(job.missing & job.ranks_of(group))
         if not missing:
             continue
-        few = 4 * len(missing) <= job.world
-        why = "ended, or hung before a dump was written" if few else "their dumps may be on other nodes"
+        few, who, call = 4 * len(missing) <= job.world, rank_ranges.ranks(missing), next(iter(calls.values()))
+        whose = "their dumps may be on other nodes" if len(missing) > 1 else "its dump may be on another node"
+        why = f"{who} ended, or hung before a dump was written" if few else f"{who} ended, or {whose}"
         text = (
-            f"{rank_ranges.ranks(missing)} of {job.world:,} left no dump here, and {rank_ranges.ranks(calls)} "
-            f"{'waits' if len(calls) == 1 else 'wait'} inside {describe_numbered(next(iter(calls.values())), group)}: "
-            f"{rank_ranges.ranks(missing)} {why}"
+            f"{who} of {job.world:,} left no dump here, and {rank_ranges.ranks(calls)} "
+            f"{'waits' if len(calls) == 1 else 'wait'} inside {describe_numbered(call, group)}"
+            f"{' at ' + call['at'] if call['at'] else ''}: {why}"
         )
         file = job.files[min(calls)]
         yield from_artifact("remote_peer_failure", text, _rank(missing), tuple(sorted(calls)), file, 50 if few else 20)

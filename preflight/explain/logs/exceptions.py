@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from preflight.core.own_code import is_own
 from preflight.explain.candidates import Candidate, describe_sources, find_source, from_lines, ranks_of
@@ -97,11 +98,12 @@ def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candi
     where = {**({} if everywhere or many else find_source(first.line)), **(place if first.file else {})}
     sure = "high" if len(ranks) == 1 or everywhere else "medium"
     own = f"{'its' if len(ranks) < 2 and not many else 'their'} own code"
-    return from_lines(
+    made = from_lines(
         evidence, "app_crash", "cause" if weight == RAISED else "failure", weight,
         f"{who} failed in {own}: {_whole(evidence, first)}{at if first.file else ''}{more}", lines, where,
         confidence=sure if weight == RAISED else "low", row=ROW, fix=fixes.of_exception(first, everywhere, ranks),
     )  # fmt: skip
+    return replace(made, named=ranks if weight == RAISED else frozenset())
 
 
 def _whole(evidence: Evidence, traceback: Traceback) -> str:

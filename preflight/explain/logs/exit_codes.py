@@ -15,6 +15,8 @@ from preflight.failure_book.signals import DECISIVE, SIGNALS
 FIRST, ITSELF, LATER = 50, 25, 5
 """Weights: of the first process to die, as torchrun sees it, by a signal, or by its own exit; and of later signals:
 torchrun kills the processes that do not end."""
+LOOPBACK = "localhost"
+"""What torchrun --standalone calls its host, and many hosts are called."""
 LINES = ("elastic.exit", "elastic.root_cause_exitcode", "elastic.root_cause_signal")
 
 
@@ -75,8 +77,10 @@ def _from_boxes(evidence: Evidence) -> Iterator[Death]:
         for match in matches:
             groups = match.groups
             first = first or match.signature.name == names[0]
-            where |= {name: groups[name] for name in ("node",) if name in groups}
+            where |= {name: groups[name] for name in ("node",) if groups.get(name, LOOPBACK) != LOOPBACK}
             where |= {name: int(groups[name]) for name in ("rank", "local_rank") if name in groups}
+            if node := evidence.ranks.get(where.get("rank", -1)):
+                where.setdefault("node", node)
             if "exitcode" in groups and groups["exitcode"].lstrip("-").isdecimal():
                 yield Death(int(groups["exitcode"]), match.line, where, first)
                 where, first = {}, first and not headed

@@ -7,6 +7,7 @@ from dataclasses import replace
 from preflight.core import rank_ranges, words
 from preflight.explain.candidates import Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import Evidence
+from preflight.explain.logs import departures
 from preflight.explain.logs.watchdog import OWN, Wait, find_waits, group_hangs, parse_number
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
@@ -51,7 +52,7 @@ def _compare_groups(evidence: Evidence, waits: Sequence[Wait]) -> Iterator[Candi
         by_group.setdefault(wait.group, []).append(wait)
     for group, of_group in by_group.items():
         for ranked in group_hangs([wait for wait in of_group if wait.rank is not None]) or [[]]:
-            if len(ranked) > 1 or (ranked and not group and _behind(evidence, ranked)):
+            if len(ranked) > 1 or (ranked and not group and _late(evidence, ranked)):
                 yield _compare(evidence, ranked, group)
             else:
                 yield _single_wait(evidence, (ranked or of_group)[0])
@@ -63,7 +64,7 @@ def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate
     ]
     if sides := _sides(comparable):
         return _mismatch(evidence, sides, group)
-    missing = frozenset[int]() if group else _behind(evidence, waits) or _missing(evidence, waits)
+    missing = frozenset[int]() if group else _late(evidence, waits) or _missing(evidence, _ranks(waits), waits)
     if missing:
         return _absent_ranks(evidence, waits, missing)
     if _first_of_all(evidence, waits):
@@ -97,18 +98,24 @@ def _mismatch(evidence: Evidence, sides: Sides, group: str) -> Candidate:
     return _candidate(evidence, "collective_mismatch", 75, text, waits, {"rank": waits[0].rank}, "", role="cause")
 
 
+def _late(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
+    """Ranks that say so themselves; else those that are missing where further ranks report the same call, which they
+    left in another way than by a timeout: they lost their peer."""
+    beside = frozenset(departures.find_waiting(evidence)) - _ranks(waits)
+    return _behind(evidence, waits) or (_missing(evidence, _ranks(waits) | beside, waits) if beside else frozenset())
+
+
 def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks that report an earlier last call when they are asked to dump (-1: no call is known)."""
     ranks, waited = {wait.rank for wait in waits}, waits[0].number or 0
-    statuses = evidence.matches("watchdog.pg_status")
+    statuses = evidence.matches(*departures.STATUSES)
     last_calls = {match.line.rank: parse_number(match.groups["enqueued"]) for match in statuses}
     late = {rank for rank, last in last_calls.items() if rank is not None and last is not None and last < waited}
     return frozenset(late - ranks)
 
 
-def _missing(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
-    """Ranks of the world group without a watchdog line, if they are the minority."""
-    ranks = _ranks(waits)
+def _missing(evidence: Evidence, ranks: frozenset[int], waits: Sequence[Wait]) -> frozenset[int]:
+    """Ranks of the world group without a watchdog line (`ranks` have some), if they are the minority."""
     world = world_size(evidence, {wait.line.file for wait in waits})
     everyone = set(range(world)) if world else set(evidence.ranks) | set(range(max(ranks) + 1))
     missing = everyone - ranks
@@ -129,11 +136,13 @@ def world_size(evidence: Evidence, files: Collection[str]) -> int:
 
 
 def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[int]) -> Candidate:
+    inside = _ranks(waits).union(departures.find_waiting(evidence)) - missing
     text = (
-        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(_ranks(waits))} "
+        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(inside)} "
         f"waited{_limit(waits[0])}: late, or gone"
     )
-    return _candidate(evidence, "slow_rank_timeout", 60, text, waits, {"rank": min(missing)}, "medium")
+    made = _candidate(evidence, "slow_rank_timeout", 60, text, waits, {"rank": min(missing)}, "medium")
+    return replace(made, ranks=inside)
 
 
 def _first_of_all(evidence: Evidence, waits: Sequence[Wait]) -> bool:
