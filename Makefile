@@ -57,8 +57,8 @@ READING := tests/checks/gpu/test_reading.py tests/checks/node/test_readings.py \
 	$(addprefix tests/checks/gpu/test_released.py::test_,a_process_that_has_ended_is_not_ours \
 	files_that_are_used_or_older_or_of_others_are_not_ours)
 COVERED := $(addprefix tests/checks/gpu/test_,probing.py released.py pcie.py matrix.py nvlink.py health.py) \
-	$(addprefix tests/checks/node/test_,kernel.py gpudirect.py cgroups.py surroundings.py storage_kinds.py storage_judge.py) \
-	$(addprefix tests/checks/net/test_,rdma.py rdma_errors.py interfaces.py) tests/sdk/test_files.py
+	$(addprefix tests/checks/node/test_,kernel.py gpudirect.py surroundings.py storage_kinds.py storage_judge.py) \
+	$(addprefix tests/checks/net/test_,rdma.py rdma_errors.py interfaces.py) $(addprefix tests/sdk/test_,cgroups.py files.py)
 
 coverage: $(VENV)/.dev
 	rm -f .coverage .coverage.*

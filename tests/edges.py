@@ -16,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 TOOLS = ("pytest", "pytest-xdist", "jsonschema")
 """What the tests need; of the versions in constraints.txt."""
+NUMPY = "numpy"
+"""In a folder of this name, as `make .venv/.dev` has it: preflight needs no NumPy, and some tests do."""
 NEWEST_MINOR = 30
 """Python 3.N is looked for up to here."""
 DONE = "installed.txt"
@@ -37,9 +39,9 @@ def dependencies(edge: str) -> list[str]:
     return [text.replace(">=", "==") if edge == "floor" else text for text in promised]
 
 
-def tools() -> list[str]:
+def pinned(*names: str) -> list[str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return [line for line in lines if line.partition("==")[0] in TOOLS]
+    return [line for line in lines if line.partition("==")[0] in names]
 
 
 def least_python() -> tuple[int, int]:
@@ -72,17 +74,18 @@ def _pyenv() -> Path:
 
 def install(edge: str, folder: Path) -> None:
     """Into this folder, what is not there yet. Raises CannotInstall."""
-    path, wanted = python(edge), [*dependencies(edge), *tools()]
-    asked = "\n".join([path, *wanted])
+    path, wanted, numpy = python(edge), [*dependencies(edge), *pinned(*TOOLS)], pinned(NUMPY)
+    asked = "\n".join([path, *wanted, *numpy])
     done = folder / DONE
     if edge == "floor" and done.is_file() and done.read_text() == asked:
         return
     done.unlink(missing_ok=True)
     _run([path, "-m", "venv", "--clear", str(folder)] if edge == "floor" else [path, "-m", "venv", str(folder)])
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if not _run([*command, "--upgrade", "-e", str(ROOT), *wanted]):
-        own = path if edge == "newest" else f"Python {'.'.join(map(str, least_python()))}"
-        raise CannotInstall(f"{' '.join(wanted)} cannot be installed for {own} here, pip says why above")
+    for words in (["-e", str(ROOT), *wanted], ["--target", str(folder / NUMPY), *numpy]):
+        if not _run([*command, "--upgrade", *words]):
+            own = path if edge == "newest" else f"Python {'.'.join(map(str, least_python()))}"
+            raise CannotInstall(f"{' '.join(words[2:])} cannot be installed for {own} here, pip says why above")
     done.write_text(asked)
 
 

@@ -28,8 +28,11 @@ import psutil
 from tests.sizes import PRODUCT, ROOT
 
 DATA = ROOT / "tests" / "mutants.toml"
-DEADLINE_S = 180.0
-"""For one test run. The selections take seconds; a mutation that makes them hang is found by that."""
+SOUND_S = 600.0
+"""For tests without a mutation. They take seconds; on a busy machine one selection took two minutes."""
+LEAST_S, TIMES = 120.0, 5.0
+"""With one: at least, and so many times what they took without. A mutation that makes them hang is found by that, and a
+busy machine kills none."""
 KILLED, SURVIVED = "killed", "survived"
 NOT_APPLIED, NOT_GREEN = "could not be applied", "its tests fail without it"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -114,7 +117,9 @@ def _end_children() -> None:
         psutil.wait_procs(children, timeout=1)
 
 
-def _test(original: Path, mutant: Mutant | None, tests: Sequence[str]) -> tuple[bool, float, str]:
+def _test(
+    original: Path, mutant: Mutant | None, tests: Sequence[str], deadline_s: float = SOUND_S
+) -> tuple[bool, float, str]:
     """(Whether the tests pass with the mutation, seconds, their output), in a copy of the tree."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=original.parent, ignore_cleanup_errors=True) as name:
@@ -123,7 +128,7 @@ def _test(original: Path, mutant: Mutant | None, tests: Sequence[str]) -> tuple[
         temporary.mkdir()
         if mutant is not None:
             _mutate(tree / mutant.file, mutant)
-        passed, output = _run(tree, temporary, tests)
+        passed, output = _run(tree, temporary, tests, deadline_s)
     return passed, time.monotonic() - start, output
 
 
@@ -135,7 +140,7 @@ def _mutate(path: Path, mutant: Mutant) -> None:
         compiled.unlink()  # Python compares whole seconds and sizes only
 
 
-def _run(tree: Path, temporary: Path, tests: Sequence[str]) -> tuple[bool, str]:
+def _run(tree: Path, temporary: Path, tests: Sequence[str], deadline_s: float) -> tuple[bool, str]:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environ = {**os.environ, "PYTHONPATH": str(tree), "TMPDIR": str(temporary)}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -144,9 +149,9 @@ def _run(tree: Path, temporary: Path, tests: Sequence[str]) -> tuple[bool, str]:
             start_new_session=True,
         )  # fmt: skip
         try:
-            passed, why = process.wait(DEADLINE_S) == 0, ""
+            passed, why = process.wait(deadline_s) == 0, ""
         except subprocess.TimeoutExpired:
-            passed, why = False, f"the tests did not end within {DEADLINE_S:.0f} s"
+            passed, why = False, f"the tests did not end within {deadline_s:.0f} s"
         finally:
             _end_children()
         log.seek(0)
@@ -157,19 +162,22 @@ def _of_all(pool: ProcessPoolExecutor, original: Path, listed: Sequence[Mutant])
     """What became of each. First the tests run without a mutation: where they fail, they say nothing about one."""
     selections = {mutant.tests for mutant in listed}
     sound = {pool.submit(_test, original, None, tests): tests for tests in selections}
-    red = set()
+    limits_s = {}
     for future in as_completed(sound):
         passed, seconds, output = future.result()
         print(
             f"{'pass' if passed else 'FAIL':>8} in {seconds:3.0f} s without a mutation: {' '.join(sound[future])}",
             flush=True,
         )
-        if not passed:
-            red.add(sound[future])
+        if passed:
+            limits_s[sound[future]] = max(LEAST_S, TIMES * seconds)
+        else:
             print(output[-2000:], flush=True)
-    ended = {mutant: NOT_GREEN for mutant in listed if mutant.tests in red}
+    ended = {mutant: NOT_GREEN for mutant in listed if mutant.tests not in limits_s}
     runs: dict[Future[tuple[bool, float, str]], Mutant] = {
-        pool.submit(_test, original, mutant, mutant.tests): mutant for mutant in listed if mutant not in ended
+        pool.submit(_test, original, mutant, mutant.tests, limits_s[mutant.tests]): mutant
+        for mutant in listed
+        if mutant not in ended
     }
     for future in as_completed(runs):
         passed, seconds, _ = future.result()

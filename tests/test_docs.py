@@ -1,7 +1,8 @@
-"""What docs, docstrings and messages name is there: commands of preflight, and files of this repository."""
+"""What docs, docstrings, messages and the Makefile name is there: commands of preflight, files of this repository."""
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +95,11 @@ def test_a_file_that_is_not_there_is_seen() -> None:
         ("a.md", "seat.py"),
         ("a.md", "cli/worker.py"),
     }
+
+
+@pytest.mark.parametrize("target", ["coverage", "test-floor"])
+def test_every_test_that_the_makefile_names_is_there(target: str) -> None:
+    printed = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = {word.partition("::")[0] for word in printed.split() if word.startswith("tests/")}
+    assert len(named) > 10
+    assert {name for name in named if not (ROOT / name).exists()} == set()

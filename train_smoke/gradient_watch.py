@@ -115,7 +115,8 @@ class GradientWatch:
 
     def waits_at(self, unit: nn.Module) -> None:
         """Marks that the strategy waits for other ranks when this module's forward begins. Call it after wrapping."""
-        unit.register_forward_pre_hook(self._fetches, prepend=True)
+        fetches: Any = torch.compiler.disable(self._fetches)  # type: ignore[no-untyped-call]
+        unit.register_forward_pre_hook(fetches, prepend=True)  # torch 2.9 cannot trace it where the unit is compiled
 
     def _fetches(self, _unit: nn.Module, _inputs: Any) -> None:
         self.waiting.close()

@@ -43,7 +43,7 @@ def test_the_container_of_version_2(tmp_path: Path) -> None:
     root = tree(tmp_path, "0::/\n", [V2.format(mounted="/")], files)
     assert cgroups.memory(root) == (4 * GIB, 2 * GIB)
     assert cgroups.tasks(root) == (100, 60)
-    assert cgroups.cpus(root) == 1.5
+    assert (cgroups.cpus(root), cgroups.cpu_quota(root)) == (1.5, 1.5)
 
 
 def test_the_job_of_version_2_is_limited_by_a_cgroup_above(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_job_of_version_2_is_limited_by_a_cgroup_above(tmp_path: Path) -> No
     ((place, room),) = cgroups.memory_by_place(root)
     assert room == (8 * GIB, 7 * GIB) and place.endswith(f":{(tmp_path / 'sys/fs/cgroup/slurm/job_1').stat().st_ino}")
     assert cgroups.tasks(root) is None
-    assert cgroups.cpus(root) == 4
+    assert (cgroups.cpus(root), cgroups.cpu_quota(root)) == (4, None)
 
 
 def test_a_cpuset_of_version_2_counts_where_the_cgroups_below_have_no_such_controller(tmp_path: Path) -> None:
