@@ -27,10 +27,11 @@ from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
 from preflight.sdk.files import entries, read
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
-from preflight.sdk.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
     import torch
+
+    from preflight.sdk.user_code import UserCode, UserError
 
 __all__ = [
     "Action", "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level", "NoReply", "NoReplyKind",
@@ -350,3 +351,12 @@ class Run:
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)
         return value
+
+
+def __getattr__(name: str) -> Any:
+    """UserCode and UserError, imported on first use: most runs run no code of the user's."""
+    if name in ("UserCode", "UserError"):
+        from preflight.sdk import user_code
+
+        return getattr(user_code, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

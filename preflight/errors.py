@@ -1,6 +1,5 @@
 """Exceptions that preflight raises on purpose. Imports no other module of preflight, so every module may import it."""
 
-import difflib
 from collections.abc import Iterable
 
 CLOSE = 0.1
@@ -28,6 +27,8 @@ class BrokenCheck(Exception):  # noqa: N818 -- says what is broken
 
 def near_misses(word: str, known: Iterable[str]) -> str:
     """ "; did you mean x or y?", else "; known are ..." if there are at most LISTED names, else ""."""
+    import difflib  # not in a command without a mistake
+
     listed = sorted(known)
     likeness = {name: difflib.SequenceMatcher(None, name, word).ratio() for name in listed}
     near = max(likeness.values(), default=0.0) - CLOSE

@@ -1,13 +1,13 @@
 """What a check shows beside its findings, as data: curves, strips, a heat map, a wiring, a table.
 
 A check's `plot(facts, run)` yields them on rank 0, the report holds them as JSON (`checks[].plots`), and
-preflight/results/page draws them. Everything that grows with the job is bounded here to keep reports small.
+preflight/results/page draws them. Everything that grows with the job is bounded here to keep reports small. Every run
+imports this module, so these are NamedTuples: a dataclass takes several times as long to create.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from preflight.core import words
 
@@ -29,8 +29,7 @@ def short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 0.0
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One curve of a chart."""
 
     name: str
@@ -40,8 +39,7 @@ class Series:
     """"": measured. "baseline", "expected": what it is compared with, drawn as a dashed line."""
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """Curves over one axis, such as bandwidth over message size."""
 
     title: str
@@ -59,12 +57,14 @@ class Chart:
     """Whether the y axis starts at 0: it does not where small changes matter."""
 
     def to_json(self) -> dict[str, Any]:
-        series = [{**vars(its), "points": [[short(v) for v in point] for point in its.points]} for its in self.series]
-        return {"kind": "chart", **vars(self), "series": series, "marks": [[short(x), text] for x, text in self.marks]}
+        drawn = [
+            {**its._asdict(), "points": [[short(v) for v in point] for point in its.points]} for its in self.series
+        ]
+        marks = [[short(x), text] for x, text in self.marks]
+        return {"kind": "chart", **self._asdict(), "series": drawn, "marks": marks}
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """One quantity, measured for all subjects."""
 
     name: str
@@ -75,8 +75,7 @@ class Strip:
     """Indices of the subjects to name, such as those that a finding names."""
 
 
-@dataclass(frozen=True)
-class Strips:
+class Strips(NamedTuple):
     """Quantities of many things of one kind, such as GPUs: one strip per quantity."""
 
     title: str
@@ -86,7 +85,7 @@ class Strips:
 
     def to_json(self) -> dict[str, Any]:
         strips = [
-            {**vars(strip), "values": [value if value is None else short(value) for value in strip.values],
+            {**strip._asdict(), "values": [value if value is None else short(value) for value in strip.values],
              "odd": [*strip.odd]}
             for strip in self.strips
         ]  # fmt: skip
@@ -115,8 +114,7 @@ def _histogram(values: Iterable[float | None]) -> dict[str, Any]:
     return {"least": least, "most": most, "counts": counts}
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class HeatMap(NamedTuple):
     """A value per pair, such as from node to node; not every pair needs one."""
 
     title: str
@@ -153,8 +151,7 @@ def _joined(names: Sequence[str], size: int) -> list[str]:
     return [part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
 
 
-@dataclass(frozen=True)
-class Wiring:
+class Wiring(NamedTuple):
     """How the devices of one kind of node are connected."""
 
     title: str
@@ -168,11 +165,10 @@ class Wiring:
     """Links that a finding names."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "wiring", **asdict(self)}
+        return {"kind": "wiring", **self._asdict()}
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Values side by side; the first column names the row."""
 
     title: str

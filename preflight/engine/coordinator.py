@@ -7,6 +7,7 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
+from preflight.core.answer import Failure, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
@@ -14,6 +15,7 @@ from preflight.core.outcome import Outcome
 from preflight.engine import loading, run_findings, store_keys
 from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every
 from preflight.engine.heartbeat import Heartbeats
+from preflight.engine.judge import Judge
 from preflight.engine.membership import STRANGERS, Membership
 from preflight.engine.process_group import group_timeout
 from preflight.hangs import blame
@@ -41,6 +43,7 @@ class Coordinator:
     def __init__(self, loop: EventLoop, membership: Membership, job: Job, request: Request, screen: Screen) -> None:
         self.loop, self.membership, self.job, self.request = loop, membership, job, request
         self.book = FactsStore()
+        self._judge = Judge(loop, job, self.book, request.settings)
         self.results: list[Result] = []
         self.members = sorted(membership.present)
         self._left_out: list[Result] = []
@@ -184,12 +187,9 @@ class Coordinator:
         if STRANGERS in spec.plan.reads:
             self._strangers_judged = len(self.membership.strangers)
         self.membership.note_strangers(self.book)
-        answer = self.loop.ask(
-            lambda: judging.judge(
-                spec.source, self.job, outcomes, self.book, self.request.settings, groups_of(self.results)
-            ),
-            judging.deadline_s(len(outcomes)),
-        )
+        answer: Returned | Failure = Returned(judging.NOTHING)
+        if judging.is_judged(spec.plan, outcomes, bool(self.book.ranks(spec.id))):
+            answer = self._judge.ask(spec, outcomes, groups_of(self.results))
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from preflight.core.answer import Failure, FailureKind, Returned
+from preflight.engine.breadcrumb import Breadcrumb
+from preflight.engine.channel import Channel
 from preflight.engine.child import Child
 from preflight.engine.worker_slot import WorkerSlot
 
@@ -209,24 +211,38 @@ class EventLoop:
 
     def ask(self, work: Callable[[], dict[str, Any]], deadline_s: float) -> Returned | Failure:
         """Runs `work` in its own child, which gets at least LEAST_S even if the run's deadline is near or past."""
+        child = self.fork(lambda channel, _page: channel.send_all({"value": work()}))
+        if isinstance(child, Failure):
+            return child
         try:
-            child = Child(lambda channel, _page: channel.send_all({"value": work()}))
+            return self.answer_of(child, deadline_s)
+        finally:
+            self.dismiss(child)
+
+    def fork(self, target: Callable[[Channel, Breadcrumb], None]) -> Child | Failure:
+        """A child that answers questions until `dismiss`, or the end of the run."""
+        try:
+            self._errands.append(Child(target))
         except OSError as error:
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
-        self._errands.append(child)
+        return self._errands[-1]
+
+    def answer_of(self, child: Child, deadline_s: float) -> Returned | Failure:
+        """The next answer of a child of `fork`, for which it has as much time as in `ask`."""
         start = time.monotonic()
         end = max(self.until(deadline_s), start + min(deadline_s, LEAST_S))
-        try:
-            while (message := child.channel.receive()) is None:
-                if child.channel.closed:
-                    return _why_it_ended(child)
-                if time.monotonic() >= end:
-                    return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
-                self.pump(end - time.monotonic())
-            return Returned(message["value"])
-        finally:
-            self._errands.remove(child)
-            child.end()
+        while (message := child.channel.receive()) is None:
+            if child.channel.closed:
+                return _why_it_ended(child)
+            if time.monotonic() >= end:
+                return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
+            self.pump(end - time.monotonic())
+        return Returned(message["value"])
+
+    def dismiss(self, child: Child) -> None:
+        """Ends a child of `fork`."""
+        self._errands.remove(child)
+        child.end()
 
     def end_children(self) -> None:
         """Ends all children, right before the exit."""

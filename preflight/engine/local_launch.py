@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import sys
-import uuid
 
 from preflight.engine.identity import OWN
 
@@ -85,7 +84,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=ranks_here(),
-        run_id=uuid.uuid4().hex,
+        run_id=os.urandom(16).hex(),
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",

@@ -6,7 +6,6 @@ its own nonce, rank 0 answers to the nonce, and only a process that answers back
 
 import json
 import os
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ class Membership:
 
     def __init__(self, loop: EventLoop, launch: LaunchIdentity, nonce: str, index: int) -> None:
         self.loop = loop
-        self.run_id = uuid.uuid4().hex[:12]
+        self.run_id = os.urandom(6).hex()
         self.world_size = launch.world_size
         self.present: dict[int, Newcomer] = {}
         self.strangers: dict[int, dict[str, Any]] = {}

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import time
 import traceback
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,7 +59,7 @@ class Supervisor:
         self.task, self.here = task, here
         self.environ = dict(environ)
         self.scrub = Scrubber({**environ, **task.request.settings})
-        self.nonce = uuid.uuid4().hex
+        self.nonce = os.urandom(16).hex()
         self.started_at = time.time()
         self.loop = EventLoop(task.deadline_s, here.parent)
         self.screen = progress.Plain(self.say, task.output.width)

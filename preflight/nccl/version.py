@@ -1,7 +1,11 @@
 """Which NCCL the job will load, without an import of torch."""
 
 import functools
+import os
 import re
+
+from preflight.sdk import packages
+from preflight.sdk.files import read
 
 SAME_VERSION_FIX = (
     "Install the same torch on all nodes: python -c 'import torch; print(torch.cuda.nccl.version())'; see "
@@ -13,13 +17,10 @@ SAME_VERSION_FIX = (
 def installed() -> str:
     """ "2.27.5": of the wheel nvidia-nccl-cu* that this torch asks for, and then loads. "" where it asks for none: it
     was built with a libnccl of the system, as in NVIDIA's containers, or with none."""
-    import importlib.metadata  # here: it takes as long as all that the supervisor imports of preflight
-
-    try:
-        asked = re.findall(r"^nvidia-nccl-cu\d+", "\n".join(importlib.metadata.requires("torch") or ()), re.MULTILINE)
-        return importlib.metadata.version(asked[0]) if asked else ""
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    known = packages.installed()
+    metadata = read(os.path.join(known["torch"].folder, "METADATA")) if "torch" in known else ""
+    asked = re.search(r"^Requires-Dist: (nvidia-nccl-cu\d+)", metadata, re.MULTILINE)
+    return known[asked[1]].version if asked and asked[1] in known else ""
 
 
 def is_before(version: str, major: int, minor: int) -> bool:

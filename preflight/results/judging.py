@@ -13,7 +13,7 @@ from types import GeneratorType
 from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, Finding, Job, Run, Severity
+from preflight.check import BASELINE, Finding, Job, Plan, Run, Severity
 from preflight.core import plots, rank_ranges
 from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
@@ -47,8 +47,19 @@ FINDINGS_LIMIT = 20_000
 """More than this is a bug in the check, and the report must stay readable."""
 
 
+NOTHING: dict[str, Any] = {"findings": []}
+"""The answer for a check that is not judged."""
+
+
 class _AtYield(Exception):  # noqa: N818 -- a place
     """A finding is invalid: the cause says why, the text says where judge() yielded it."""
+
+
+def is_judged(plan: Plan, outcomes: Mapping[int, Outcome], has_facts: bool) -> bool:
+    """Whether `judge` is called: where no rank has facts, only if it reads something else. What to check may also exist
+    nowhere (`NotApplicable`): then nothing was measured, whatever other checks have."""
+    exists = not outcomes or any(outcome.slug != "not_applicable" for outcome in outcomes.values())
+    return has_facts or plan.judges_failures or (bool(plan.reads) and exists)
 
 
 def judge(
@@ -151,7 +162,7 @@ def _reader(check: Check, book: FactsStore) -> Any:
 
 
 def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
-    if not facts and not check.plan.reads and not check.plan.judges_failures:
+    if not is_judged(check.plan, run.outcomes, bool(facts)):
         return []
     judged = check.module.judge(facts, run)
     if not isinstance(judged, Iterable):

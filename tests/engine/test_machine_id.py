@@ -31,7 +31,7 @@ def test_it_is_what_systemd_says_and_does_not_tell_the_machines_own(made: Path) 
 @pytest.mark.skipif(not shutil.which("systemd-id128"), reason="needs systemd-id128")
 @pytest.mark.process
 def test_on_this_machine_it_is_systemds() -> None:
-    asked = ["systemd-id128", f"--app-specific={machine_id.APPLICATION.hex}", "machine-id"]
+    asked = ["systemd-id128", f"--app-specific={machine_id.APPLICATION.hex()}", "machine-id"]
     done = subprocess.run(asked, capture_output=True, text=True)
     if done.returncode or not machine_id.machine_id():
         pytest.skip("this machine has no id of its own")

@@ -72,3 +72,31 @@ def judge(facts, run): yield BAD.warn("it is 1, expected 2", rank=0)
     assert [finding["message"] for finding in told["findings"]] == ["it is 1, expected 2"]
     [table] = told["plots"]
     assert said in table["title"] and table["rows"] == []
+
+
+NO_FACTS = """\"\"\"A check.\"\"\"
+from preflight.check import Code, Level, Plan, Scope
+PLAN = Plan(Scope.RANK, Level.QUICK{})
+BAD = Code("It is bad.", fix="Fix it.")
+def measure(ctx): return {{}}
+def judge(facts, run): yield BAD.warn("it is 1, expected 2")
+"""
+ABSENT, SKIPPED = Outcome("skipped", slug="not_applicable"), Outcome("skipped")
+
+
+@pytest.mark.parametrize(
+    ("plan", "outcomes", "is_called"),
+    [
+        ("", {0: SKIPPED}, False),
+        (", reads=('gpu.inventory',)", {0: SKIPPED, 1: ABSENT}, True),
+        (", reads=('gpu.inventory',)", {0: ABSENT, 1: ABSENT}, False),
+        (", judges_failures=True", {0: ABSENT}, True),
+    ],
+)
+def test_without_facts_judge_is_called_where_it_can_know_something(
+    plan: str, outcomes: dict[int, Outcome], is_called: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "absent.py"
+    path.write_text(NO_FACTS.format(plan))
+    told = judging.judge(plugin_source(str(path)), made.job(2), outcomes, FactsStore(), {})
+    assert [finding["message"] for finding in told["findings"]] == ["it is 1, expected 2"] * is_called

@@ -82,11 +82,10 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     ctx.doing("looking at what is installed")
     versions, paths = installed.versions(ctx.environ)
-    packages = installed.packages()
     folder = ctx[CODE] or code.here()
     ctx.doing("reading the code", file=folder)
     read = code.of_folder(folder) if ctx[CODE] else code.of_repository(folder)
-    return {"versions": versions, "packages": packages, "code": read, "paths": paths}
+    return {"versions": versions, "packages": installed.package_names(), "code": read, "paths": paths}
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """What is installed: the versions of the loaded libraries, whatever variables say, and the packages."""
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -11,6 +10,7 @@ from typing import Any
 
 from preflight.check import read
 from preflight.nccl import parameters
+from preflight.sdk import packages
 
 IMAGE_NAMES = ("APPTAINER_NAME", "SINGULARITY_NAME", "NVIDIA_BUILD_ID")
 """Variables that tell images apart from inside: the file's name, and the build id in NVIDIA's own images. Docker and
@@ -26,20 +26,9 @@ def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
     return found, {"python": sys.executable, "torch": folder, "nccl": nccl or None}
 
 
-def packages() -> list[str]:
-    """ "numpy 2.1.0" for each package. The first match on the path counts, as for an import."""
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        here: dict[str, str] = {}
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:  # a zip, or not there
-            continue
-        for name in names:
-            if match := re.fullmatch(r"(.+?)-(\d[^-]*)(?:-py[\d.]+)?\.(?:dist|egg)-info", name):
-                here[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
-        found = {**here, **found}
-    return [f"{name} {version}" for name, version in sorted(found.items())]
+def package_names() -> list[str]:
+    """ "numpy 2.1.0" for each package."""
+    return [f"{name} {package.version}" for name, package in sorted(packages.installed().items())]
 
 
 def _torch() -> tuple[dict[str, str | None], str | None]:

@@ -1,7 +1,6 @@
 """What is known about each environment variable: variables.tsv, with a source per row."""
 
 import csv
-import difflib
 import functools
 import re
 from collections.abc import Callable
@@ -79,6 +78,8 @@ def reader(name: str) -> str:
 @functools.cache
 def meant(name: str) -> str:
     """The variable that was probably meant by an unknown name, or ""."""
+    import difflib  # not where the names are right
+
     cutoff = CLOSE if name.startswith(COMPLETE) else VERY_CLOSE
     usable = [row.variable for row in table().values() if row.status in ("", "deprecated")]
     return next(iter(difflib.get_close_matches(name, usable, n=1, cutoff=cutoff)), "")

@@ -6,7 +6,6 @@ that share memory must be in one clique; between nodes NCCL also needs IMEX. Err
 loaded; gpu.released reports what rises during the run.
 """
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -370,6 +369,8 @@ def _is_odd(name: str, count: int, links: Sequence[NvLinkPort]) -> bool:
 
 
 def _usual(name: str, links: Sequence[NvLinkPort]) -> float:
+    import statistics  # not where there is no GPU
+
     return statistics.median(link["errors"].get(name, 0) for link in links)
 
 

@@ -5,7 +5,6 @@ only at full speed (P0): a GPU that saves power drops to 1. What a slot lacks by
 have more. Counters start when the driver is loaded; gpu.released reports what rises during the run.
 """
 
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -268,6 +267,8 @@ def _slow_uplinks(
 
 def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -> Iterator[Finding]:
     """Too many replays. The driver was loaded after boot, so the true rate is rather higher."""
+    import statistics  # not where there is no GPU
+
     for (card, pcie), others in _with_siblings([(card, pcie, pcie["replays"]) for card, pcie in known]):
         most, count = most_a_minute(pcie), pcie["replays"]
         if most is None or count is None or count <= most * LONG_MINUTES:

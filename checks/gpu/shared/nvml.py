@@ -17,7 +17,7 @@ LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
 """NVML codes after which no more calls are made on a GPU, since each may cost seconds. 11 is a lost interrupt, 10 a
 timeout in the driver."""
-_NO_PERMISSION, NOT_SUPPORTED, INVALID = 4, 3, 2
+_NO_LIBRARY, _NO_PERMISSION, NOT_SUPPORTED, INVALID = 12, 4, 3, 2
 _ALL_ONES = (2**32 - 1, 2**64 - 1)
 """What a register reads as if no device answers."""
 NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
@@ -72,9 +72,15 @@ def take_notes() -> list[str]:
 
 def start() -> None:
     """Opens the driver: seconds without persistence mode. Raises NvmlTrouble; its `number` is NVML's code."""
-    import pynvml
+    import ctypes
 
     announce("nvmlInit")
+    try:  # as pynvml does, whose import is the most that a quick run would do where there is no driver
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        raise NvmlTrouble(ERROR, "nvmlInit", "NVML Shared Library Not Found", _NO_LIBRARY) from None
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -192,6 +192,7 @@ class Session:
                 trouble = self._meet(ctx, None, answer)
                 if trouble["kind"] == UNKNOWN:
                     raise Skip(trouble["text"])
+                self._probe.end()  # nothing is asked any more
                 return False
             self._started = self._probe.pid
         return True

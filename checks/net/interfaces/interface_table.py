@@ -1,6 +1,5 @@
 """The interfaces that the backend takes on each node, compared, and the words for them."""
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -289,6 +288,8 @@ def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble |
 
 
 def _meant(name: str, reading: Facts) -> str:
+    import difflib  # not where the names are right
+
     near = difflib.get_close_matches(name, reading["interfaces"], n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 

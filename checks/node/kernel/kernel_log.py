@@ -82,6 +82,7 @@ class Record:
     at_s: float
     """Seconds since boot, on a clock that stops while the machine sleeps."""
     text: str
+    matters: bool
 
 
 class KernelLog(TypedDict):
@@ -97,7 +98,7 @@ def read(window_s: float) -> KernelLog:
     found = list(records(chunks(PATH)))
     if not found:
         raise KernelLogUnreadable(f"{PATH} holds no records")
-    recent = (record for record in found if now - record.at_s <= window_s)
+    recent = (record for record in found if record.matters and now - record.at_s <= window_s)
     return {"reaches_s": _ago(now, found[0].at_s), "uptime_s": int(now), "events": events(recent, now)}
 
 
@@ -134,12 +135,13 @@ def records(read_chunks: Iterable[bytes]) -> Iterator[Record]:
     "priority,number,microseconds,flags;text"; a line that starts with a space belongs to the one before."""
     first = True
     for line in _lines(read_chunks):
-        if not first and not _ANY.search(line):
+        matters = bool(_ANY.search(line))
+        if not first and not matters:
             continue
         head, semicolon, text = line.partition(b";")
         fields = head.split(b",")
         if semicolon and len(fields) > 2 and fields[2].isdigit():
-            yield Record(int(fields[2]) / 1e6, _plain(text))
+            yield Record(int(fields[2]) / 1e6, _plain(text), matters)
             first = False
 
 

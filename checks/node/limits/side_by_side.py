@@ -1,7 +1,6 @@
 """Compares the limits of a job's nodes: what most have is enough for the job, and far less is an oversight that will
 hurt a longer run."""
 
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ def find_less(facts: Mapping[int, Mapping[str, Any]], job: Job) -> Iterator[Less
         known = {rank: value for rank, each in facts.items() if (value := each[compared.fact]) is not None}
         if not known or (compared.is_shared and not are_alike):
             continue
-        usual = statistics.median_high(known.values())
+        usual = sorted(known.values())[len(known) // 2]
         having = words.some((job.node_of(rank).node for rank, value in known.items() if value * MUCH_LESS >= usual), 2)
         for rank, value in known.items():
             if value * MUCH_LESS < usual:

@@ -416,4 +416,4 @@ def test_packages_are_named_as_pip_names_them(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setattr("sys.path", [str(tmp_path / "nowhere"), str(tmp_path), str(later)])
     listed = ["jinja2 3.1.6", "more 1!0.1+cu124", "nvidia-nccl-cu12 2.21.5", "old-thing 1.0", "plain 2.0"]
-    assert installed.packages() == listed
+    assert installed.package_names() == listed

@@ -5,6 +5,7 @@ import os
 import platform
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from preflight.check import NoReply, NoReplyKind, NotApplicable, Reply, Skip
-from preflight.checks.gpu.shared import nvml_survey, pci
+from preflight.checks.gpu.shared import nvml, nvml_survey, pci
 from preflight.checks.gpu.shared.nvml_survey import Session
 from tests import running
 from tests.checks.gpu import in_machine
@@ -350,3 +351,20 @@ def _asking(supervisor: int) -> list[psutil.Process]:
 
 PAUSE = "34"
 """The number of pause(2) on x86-64."""
+
+
+def test_without_the_library_pynvml_is_not_imported_and_would_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes longer than all that a quick run measures on a machine without a driver."""
+    import pynvml
+
+    def not_there(_name: str) -> None:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr("ctypes.CDLL", not_there)
+    monkeypatch.setattr(pynvml, "CDLL", not_there)
+    with pytest.raises(pynvml.NVMLError) as told:
+        pynvml.nvmlInit()
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # an import of it raises
+    with pytest.raises(nvml.NvmlTrouble) as ours:
+        nvml.start()
+    assert (ours.value.text, ours.value.number) == (str(told.value), told.value.value)

@@ -1,7 +1,6 @@
 """The rules by which NCCL and gloo choose, on made-up hosts; what the kernel says is compared with `ip` elsewhere
 (test_interfaces_hosts.py)."""
 
-import importlib.metadata
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,22 +236,22 @@ def test_before_2_30_the_users_file_was_in_the_home_of_the_password_file(
     ("asked", "version"),
     [
         (["filelock", "nvidia-nccl-cu12==2.27.5; platform_system == 'Linux'"], "2.27.5"),
-        (["nvidia-nccl-cu13>=2"], "2.27.5"),
+        (["nvidia-nccl-cu13>=2"], "2.28.3"),
         (["filelock"], ""),  # NVIDIA's own build
         (None, ""),
         (["nvidia-nccl-cu11==2.1"], ""),  # not there all the same
     ],
 )
 def test_the_version_of_nccl_is_that_of_the_wheel_that_torch_asks_for(
-    asked: list[str] | None, version: str, monkeypatch: pytest.MonkeyPatch
+    asked: list[str] | None, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def version_of(name: str) -> str:
-        if name not in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
-            raise importlib.metadata.PackageNotFoundError
-        return "2.27.5"
-
-    monkeypatch.setattr(importlib.metadata, "requires", {"torch": asked}.get)
-    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    for name in ("nvidia_nccl_cu12-2.27.5", "nvidia_nccl_cu13-2.28.3"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    if asked is not None:
+        (tmp_path / "torch-2.9.0+cu126.dist-info").mkdir()
+        headers = ["Name: torch", *(f"Requires-Dist: {name}" for name in asked)]
+        (tmp_path / "torch-2.9.0+cu126.dist-info" / "METADATA").write_text("\n".join(headers))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert nccl_version.installed.__wrapped__() == version
 
 
