@@ -4,6 +4,10 @@ from collections.abc import Mapping
 
 STEPS = 8
 """The number of steps of each training."""
+FURTHER_STEPS = 4
+"""The number for what a strategy's check trains after its first variant: what a variant does differently is in every
+step, and in the first gradient already; from the second step on its optimizer's state counts. What comes late (a rank
+that is sick at times, weights that drift apart) the first variant's steps show."""
 FEW_STEPS = 2
 """The number if ranks share the model and see the same rows: the first gradient shows what is wrong with it, the second
 step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""

@@ -14,7 +14,7 @@ from preflight.train_smoke.collectives import Made
 from preflight.train_smoke.compare import Apart, Curve, Number, Spread
 from preflight.train_smoke.gradient_watch import GradientWatch, Signs, Unwatched
 from preflight.train_smoke.memory import Memory, PeakWatch
-from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.names import FURTHER_STEPS, PLAIN
 from preflight.train_smoke.replicas import Replicas
 from preflight.train_smoke.structure import Changed, Structure
 from preflight.train_smoke.task import TrainingTask, deterministic_arithmetic
@@ -68,11 +68,13 @@ def run(
     task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark,
     doing: Doing = silent, known: Mapping[str, Variant] | None = None,
 ) -> Facts:  # fmt: skip
-    """Called on all ranks together, with the same names. `known`: a model's variants instead of the strategy's own."""
-    facts = Facts(alone={}, variants={})
+    """Called on all ranks together, with the same names; the variants after the first one take FURTHER_STEPS. `known`:
+    a model's variants instead of the strategy's own."""
+    facts, most = Facts(alone={}, variants={}), task.steps
     with deterministic_arithmetic(task.threads):
         for name in names:
             variant = (known or variants_of(strategy))[name]
+            variant = replace(variant, steps=min(variant.steps, most))
             unfit = variant.unfit(setting) if variant.unfit else ""
             recipe = _named(variant, task)
             made = Compared(
@@ -86,6 +88,7 @@ def run(
                 expected = reference.of(its, variant.recipe)
                 facts["alone"][recipe] = TrainedAlone(curve=expected.curve, spread=expected.spread)
                 _run(its, f"{strategy}/{name}", variant, setting, mark, doing, expected, made)
+                most = min(most, FURTHER_STEPS)
     return facts
 
 

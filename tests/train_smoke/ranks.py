@@ -1,12 +1,11 @@
 """Ranks that train, without preflight's engine: `python -m tests.train_smoke.ranks WORLD FOLDER SEEDS [STRATEGY/VARIANT
-...]` starts them once, and trains all seeds (comma separated) under all variants in one process group. Rank R leaves
-FOLDER/R.jsonl: a line a seed and variant."""
+...]` starts them once, and trains all seeds (comma separated) under all variants in one process group, those of
+STRATEGY/VARIANT+VARIANT together, as a check does. Rank R leaves FOLDER/R.jsonl: a line a seed and variant."""
 
 import contextlib
 import json
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,8 @@ EVERY = tuple(f"{strategy}/{variant}" for strategy, its in {**VARIANTS, **MODEL_
 ALL = tuple(name for name in EVERY if name.startswith(("ddp/", "fsdp/", "fsdp2/", "compile/")))
 BEYOND = tuple(name for name in EVERY if name not in ALL)
 """Beyond data parallel."""
+TOGETHER = tuple(f"{strategy}/{'+'.join(VARIANTS[strategy])}" for strategy in ("ddp", "fsdp", "fsdp2", "compile"))
+"""ALL, of each strategy together."""
 ROUNDING = 6e-8
 """Of float32."""
 
@@ -30,7 +31,7 @@ ROUNDING = 6e-8
 def trained(
     world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str] = ALL, *, limit_s: float, **more: str
 ) -> list[list[dict[str, Any]]]:  # fmt: skip
-    """What each rank measured: a list of {"seed", "variant", "seconds", "compared", "expected"}. Raises AssertionError
+    """What each rank measured: a list of {"seed", "variant", "first", "compared", "expected"}. Raises AssertionError
     with what the ranks printed where they fail or take longer. `more`: variables of the environment."""
     words = (str(world), str(folder), ",".join(map(str, seeds)), *variants)
     running.output_of("tests.train_smoke.ranks", *words, limit_s=limit_s, **more)
@@ -88,14 +89,14 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
         for seed in seeds:
             reference._made.clear()
             trains = task.built_in(rank, world, setting.device, seed)
-            for name in variants:
-                strategy, variant = name.split("/")
-                start = time.process_time()
-                facts = strategies.run(trains, strategy, [variant], setting, nobody_waits)
-                compared = facts["variants"][variant]
-                line = {"seed": seed, "variant": name, "seconds": time.process_time() - start, "compared": compared}
-                json.dump({**line, "expected": facts["alone"].get(compared["recipe"])}, file)
-                file.write("\n")
+            for word in variants:
+                strategy, _, names = word.partition("/")
+                facts = strategies.run(trains, strategy, names.split("+"), setting, nobody_waits)
+                first = next((name for name, compared in facts["variants"].items() if compared["curve"]), "")
+                for name, compared in facts["variants"].items():
+                    line = {"seed": seed, "variant": f"{strategy}/{name}", "first": name == first, "compared": compared}
+                    json.dump({**line, "expected": facts["alone"].get(compared["recipe"])}, file)
+                    file.write("\n")
     dist.destroy_process_group()
 
 

@@ -1,5 +1,7 @@
 """The wrong elements of a result: how many there are, and enough of them to see whose they are."""
 
+import ctypes
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +34,23 @@ def count(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]
     """How many elements differ from `right`: (start, end, values), piece by piece."""
     import torch
 
+    if result.device.type == "cpu":  # equal bytes cost a quarter of what comparing and counting elements does
+        parts = ((result[start:stop], values) for start, stop, values in right)
+        return sum(int((got != values).sum()) for got, values in parts if not _same_bytes(got, values))
     return int(torch.stack([(result[start:stop] != values).sum() for start, stop, values in right]).sum())
+
+
+def _same_bytes(got: "torch.Tensor", right: "torch.Tensor") -> bool:
+    """`got` has one dimension, and `right` as many elements of any type, both on the CPU."""
+    same = right.to(got.dtype).contiguous()
+    return not _libc().memcmp(got.data_ptr(), same.data_ptr(), same.numel() * same.element_size())
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return libc
 
 
 def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]]", elements: int) -> Sample:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from preflight.train_smoke.speed_trace import Event
     from preflight.train_smoke.timed_task import TimedTask
 
-STEPS, FEWER_STEPS, FEWEST_STEPS = 12, 6, 5
+STEPS, FEWEST_STEPS = 12, 5
 SERIES_S = 1.0
 """For STEPS steps: where they take longer there are fewer."""
 SLOW_S = 0.3
@@ -67,8 +67,8 @@ class StepCounts(NamedTuple):
     steps: int
 
     def fewer(self) -> "StepCounts":
-        """Under a strategy whose phases are not told."""
-        return StepCounts(self.warm_up, min(self.steps, FEWER_STEPS))
+        """Alone, and under a strategy whose phases are not told: only the median of the steps counts."""
+        return StepCounts(self.warm_up, FEWEST_STEPS)
 
 
 def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
@@ -79,12 +79,12 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     task, pace = _tried(ctx, task)
     node = [rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members]
     is_first = ctx.rank == node[0]
-    solo = _alone(ctx, task, pace, "alone on its node") if is_first else None
+    solo = _alone(ctx, task, pace.fewer(), "alone on its node") if is_first else None
     gathered(ctx, [0.0])  # the others wait for those
     facts = Facts(
         samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
         cores=ranges.to_text(os.sched_getaffinity(0)), quota=cgroups.cpu_quota(), solo=solo,
-        alone=_alone(ctx, task, pace, "alone, beside the others"), node=None, strategies={},
+        alone=_alone(ctx, task, pace.fewer(), "alone, beside the others"), node=None, strategies={},
         clock_mhz=None, kernel=read(KERNEL)[:8], links=(), not_timed={}, fit=None, attached={},
     )  # fmt: skip
     facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)

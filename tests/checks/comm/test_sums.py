@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from preflight.checks.comm.shared import payload_sum
+from preflight.checks.comm.shared import payload_sum, wrong_elements
 from preflight.checks.comm.shared.payload_pattern import PERIOD
 from preflight.checks.comm.shared.readings import Whose, Wrong
 from preflight.checks.comm.shared.wrong_elements import Sample
@@ -228,3 +228,13 @@ def test_what_is_told_is_json() -> None:
         "whose": None,
     }  # fmt: skip
     assert wrong == expected
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("value", "wrong"), [(1.0, 0), (0.0, 1), (float("nan"), 1)])
+def test_an_element_is_wrong_unless_it_is_equal(value: float, wrong: int, dtype: torch.dtype) -> None:
+    result, right = torch.ones(600, dtype=dtype), torch.ones(600, dtype=torch.int16)
+    result[599] = value
+    assert wrong_elements.count(result, [(0, 300, right[:300]), (300, 600, right[300:])]) == wrong
+    zeros = torch.zeros(600, dtype=torch.int16)
+    assert wrong_elements.count(-torch.zeros(600, dtype=dtype), [(0, 600, zeros)]) == 0, "other bits, and equal"

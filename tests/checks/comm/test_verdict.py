@@ -12,6 +12,7 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Outcome, Run
 from preflight.checks.comm import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, send_recv
+from preflight.checks.comm.all_reduce import straggler
 from preflight.checks.comm.shared import expected, judge_collective
 from preflight.checks.comm.shared.operations import OPERATIONS
 from preflight.checks.comm.shared.readings import Whose, Wrong, nominal
@@ -419,6 +420,31 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert found["evidence"]["confirmed"] == "1 of 1"
     assert found["evidence"]["starved"] is False
     assert [finding["where"]["rank"] for finding in judged(all_reduce, arrivals({1: 52.0}, world=2))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("longest_ms", "shortest_ms", "asked"),
+    [(12.0, 6.0, [8]), (75.0, 40.0, [8]), (40.0, 9.0, [8, 12])],
+    ids=["sound", "all slow", "one may be late"],
+)
+def test_no_further_steps_where_none_was_long_enough_to_be_late(
+    longest_ms: float, shortest_ms: float, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    class MadeUp(dict[Any, Any]):
+        def process_group(self) -> None:
+            return None
+
+    def steps(_ctx: object, count: int) -> list[tuple[float, float, float]]:
+        made.append(count)
+        return [(0.01, 0.0, 0.0)] * count
+
+    monkeypatch.setattr(straggler, "_steps", steps)
+    monkeypatch.setattr(straggler, "agreed_each", lambda *_: [longest_ms / 1000, -shortest_ms / 1000])
+    ctx: Any = MadeUp({straggler.LATE_S: straggler.LATE_S.default})
+    assert straggler._measured(ctx, 20)["busy_s"] == 0.01
+    assert made == asked
 
 
 def test_a_rank_that_is_late_once_is_not_blamed() -> None:
