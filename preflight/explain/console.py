@@ -68,9 +68,7 @@ def _verdict(report: Report) -> str:
     named = f"most probably {first.code}, confidence {sure}" if first else ""
     meaning = {
         "fail": "something failed, and these logs do not show why" if sure == "none" else named,
-        "warn": "nothing failed, but it runs slower than it could"
-        if slow
-        else "something is wrong; no failure was found",
+        "warn": "nothing failed, but it runs slower than it could" if slow else "worth a look; no failure was found",
         "pass": "it failed and was started again; its last attempt shows no failure"
         if first is not None and first.code == "explain.attempt"
         else "nothing wrong found in these logs",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight.errors import UsageError
+from preflight.nccl import ras_snapshot
 
 STDIN = "-"
 MOST_FILES = 10_000
@@ -33,6 +34,7 @@ _SKIPPED = re.compile(
 _OURS = re.compile(r"\A(?:facts\.jsonl(?:\.gz)?|(?:good|bad)_nodes\.txt)\Z")
 _SERVER_STACKS = re.compile(r"\A(?:stacks|pyspy_dump)_[\w-]+\.txt\Z")
 _SERVER_TABLES = re.compile(r"\A(?:torchcomms_)?fr_trace_[\w-]+\.txt\Z")
+_RAS_GREETING = re.compile(ras_snapshot.GREETING.pattern.encode())
 _PACKED = {
     b"PK\x03\x04": "a ZIP archive",
     b"\xfd7zXZ\x00": "compressed by xz",
@@ -219,6 +221,9 @@ def refusal(head: bytes) -> str:
 
 def _kind_of_text(file: Any, head: bytes) -> str:
     """Also "other": other JSON that is not a log; and "explanation": a report of this command."""
+    greeting = _RAS_GREETING.match(head)
+    if greeting and head[greeting.end() :].startswith(b"{"):
+        return "ras"  # an answer by nc, not by ncclras
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"["):
         return "log"
     first, _, rest = head.lstrip().partition(b"\n")

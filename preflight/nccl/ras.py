@@ -25,7 +25,6 @@ _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nSET FORMAT json\nVERBOSE STATUS\n"
 """TIMEOUT: how many seconds the answering process waits for the others of the job."""
 _MONITOR = b"CLIENT PROTOCOL 2\nSET FORMAT json\nMONITOR\nMONITOR all\n"
 """`all`: also reports a process that does not answer, 60 s before it counts as dead. 2.29 may not know the word."""
-_REPLY = re.compile(r"OK\n|ERROR: [^\n]*\n")
 
 
 def status(address: str, within_s: float = PATIENCE_S) -> str:
@@ -41,12 +40,9 @@ def status(address: str, within_s: float = PATIENCE_S) -> str:
             if not data:
                 break
             answer += data
-    greeting, _, said = answer[:LARGEST].decode(errors="replace").partition("\n")
-    if not greeting.upper().startswith("SERVER PROTOCOL"):
-        return ""
-    while reply := _REPLY.match(said):
-        said = said[reply.end() :]
-    return said.strip()
+    said = answer[:LARGEST].decode(errors="replace")
+    greeting = ras_snapshot.GREETING.match(said)
+    return said[greeting.end() :].strip() if greeting else ""
 
 
 class Watch:

@@ -2,6 +2,7 @@
 manual, "RAS"), made small: ranks with equal answers are grouped. Pure: text in, a dict out."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -9,6 +10,8 @@ from preflight.core import rank_ranges
 
 COMMUNICATORS, EVENTS, LONGEST = 8, 16, 200
 """How many are kept: the largest communicators; the last events; characters of a word."""
+GREETING = re.compile(r"(?i:SERVER PROTOCOL)[^\n]*\n(?:OK\n|ERROR: [^\n]*\n)*")
+"""What comes before an answer: the server's greeting, and a line for each question."""
 IN_PROGRESS = 7
 """ncclResult_t."""
 ERRORS = {1: "CUDA error", 2: "system error", 3: "internal error", 4: "invalid argument", 5: "invalid usage",
@@ -48,7 +51,7 @@ class Snapshot(TypedDict):
 def parse(text: str) -> Snapshot | None:
     """None if it is not JSON of this form: NCCL escapes nothing, and an answer may be cut."""
     try:
-        said = json.loads(text)
+        said = json.loads(GREETING.sub("", text, count=1))
         largest = sorted(said["communicators"], key=lambda comm: -comm["size"])
         communicators = [_communicator(comm) for comm in largest[:COMMUNICATORS]]
         version, timeouts = str(said["nccl_version"])[:LONGEST], int(said["ras"]["timeouts_count"])

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from preflight.explain.command import explain_paths
 from preflight.results.report import Report, findings
 
@@ -51,10 +53,68 @@ def test_a_communicator_that_met_an_error_is_told(tmp_path: Path) -> None:
     assert found.code == "explain.remote_peer_failure" and "rank 0" in found.message
 
 
-def test_a_job_that_runs_or_starts_has_no_finding(tmp_path: Path) -> None:
-    """Its counts differ, and a rank may not have been asked yet."""
-    made = told(tmp_path, ([rank(0, 13), rank(1, 12), rank(2, 11, init_state=7)], [silent(3, False, False)]))
+def test_a_job_that_starts_has_no_finding(tmp_path: Path) -> None:
+    """A rank may not have been asked yet."""
+    made = told(tmp_path, ([rank(0), rank(1), rank(2, init_state=7)], [silent(3, False, False)]))
     assert (list(findings(made)), made["exit_code"]) == ([], 0)
+
+
+REAL = Path(__file__).parent / "nccl_logs"
+"""What NCCL 2.28.9 answered in both formats while rank 1 of 3 slept, and the others waited in their sixth AllReduce."""
+
+
+@pytest.mark.parametrize("name", ["ras.json", "ras.txt"])
+@pytest.mark.parametrize("greeting", ["", "SERVER PROTOCOL 2\nOK\nOK\n"])
+def test_counts_that_differ_once_warn_and_accuse_nobody(tmp_path: Path, name: str, greeting: str) -> None:
+    """They do in any job that runs. `greeting`: by nc, which shows the server's replies."""
+    (tmp_path / name).write_text(greeting + (REAL / name).read_text())
+    made = explain_paths([str(tmp_path / name)])
+    (found,) = findings(made)
+    assert (found.code, found.severity, found.where, made["exit_code"]) == (
+        "explain.slow_rank_timeout", "warn", {}, 0,
+    )  # fmt: skip
+    assert "counts" in found.message and "AllReduce" in found.message and "ncclras -f json" in found.fix
+
+
+def asked(folder: Path, at: str, last: int, usual: int = 6) -> None:
+    """The real answer, at another second of its minute, with other counts for rank 1 and for the others."""
+    said = json.loads((REAL / "ras.json").read_text())
+    said["timestamp"] = said["timestamp"][:-2] + at
+    for number, launched in enumerate((usual, last, usual)):
+        said["communicators"][0]["ranks"][number]["collective_counts"]["AllReduce"] = launched
+    (folder / f"ras-{at}.json").write_text(json.dumps(said, indent=2))
+
+
+def test_a_rank_that_stays_behind_in_two_answers_is_named(tmp_path: Path) -> None:
+    asked(tmp_path, "05", 5)
+    asked(tmp_path, "35", 5)
+    (found,) = findings(explain_paths([str(tmp_path)]))
+    assert (found.code, found.severity, found.where) == ("explain.slow_rank_timeout", "fail", {"rank": 1})
+    assert found.message == (
+        "NCCL's RAS was asked twice, 30 s apart, and no rank had moved; launched AllReduce: ranks 0,2 6 times, rank 1 "
+        "5 times: rank 1 is late, stuck or gone"
+    )
+
+
+def test_a_job_that_moves_between_two_answers_has_no_finding(tmp_path: Path) -> None:
+    asked(tmp_path, "05", 5)
+    asked(tmp_path, "35", 40, usual=41)
+    made = explain_paths([str(tmp_path)])
+    assert (list(findings(made)), made["exit_code"]) == ([], 0)
+
+
+def test_two_answers_in_one_moment_accuse_nobody(tmp_path: Path) -> None:
+    asked(tmp_path, "05", 5)
+    asked(tmp_path, "08", 5)
+    assert [(found.severity, found.where) for found in findings(explain_paths([str(tmp_path)]))] == [("warn", {})]
+
+
+def test_a_process_that_ras_calls_dead_in_text_is_told(tmp_path: Path) -> None:
+    text = (REAL / "ras.txt").read_text().partition("Errors\n======\n")[0]
+    dead = "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n"
+    (tmp_path / "ras.txt").write_text(f"{text}Errors\n======\n\n{dead}  Process 4102 on node 10.0.0.2 managing GPU 0\n")
+    (found,) = findings(explain_paths([str(tmp_path)]))
+    assert (found.code, found.severity) == ("explain.slow_rank_timeout", "fail") and "given up 1" in found.message
 
 
 def test_a_cut_answer_is_said_to_be_broken(tmp_path: Path) -> None:

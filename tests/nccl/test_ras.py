@@ -3,6 +3,7 @@ import socket
 import threading
 from collections.abc import Callable
 from itertools import repeat
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,20 @@ def test_of_a_large_job_the_largest_communicators_are_kept() -> None:
     assert snapshot and len(snapshot["communicators"]) == ras_snapshot.COMMUNICATORS
     kept = json.loads(ras_snapshot.to_text(snapshot, ras.LIMIT))
     assert 0 < len(kept["communicators"]) < ras_snapshot.COMMUNICATORS and kept["communicators"][0]["size"] == 2000
+
+
+def test_a_real_answer_is_understood() -> None:
+    """Of NCCL 2.28.9, also with the replies that a plain socket shows."""
+    real = (Path(__file__).parents[1] / "explain" / "nccl_logs" / "ras.json").read_text()
+    snapshot = ras_snapshot.parse(real)
+    assert snapshot is not None and snapshot == ras_snapshot.parse(f"SERVER PROTOCOL 2\nOK\nOK\n{real}")
+    assert (snapshot["version"], snapshot["timeouts"]) == ("2.28.9", 0)
+    assert snapshot["communicators"] == [
+        {"hash": "0x4ff0458c4fd6fd6a", "size": 3, "counts": {"AllReduce": {"0,2": 6, "1": 5}}, "missing": "",
+         "unresponsive": "", "dead": "", "failed": {}, "starting": "", "aborted": ""}
+    ]  # fmt: skip
+
+
+def test_listening_to_a_nccl_that_knows_no_events_gives_none() -> None:
+    """What 2.28.9 says to MONITOR."""
+    assert ras_snapshot.events("SERVER PROTOCOL 2\nOK\nERROR: Unknown command MONITOR\n") == []
