@@ -8,6 +8,7 @@ yields from one rank's facts the `Trait`s and `Figure`s that are compared with o
 `Option`s and `Code`s are constants of the module, or of the modules that its tuple `PARTS` names.
 """
 
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,13 +25,13 @@ from preflight.core.outcome import Outcome
 from preflight.core.record import Figure, Trait, traits
 from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
-from preflight.sdk import pairs
 from preflight.sdk.files import entries, read
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 
 if TYPE_CHECKING:
     import torch
 
+    from preflight.sdk import pairs
     from preflight.sdk.user_code import UserCode, UserError
 
 __all__ = [
@@ -354,9 +355,11 @@ class Run:
 
 
 def __getattr__(name: str) -> Any:
-    """UserCode and UserError, imported on first use: most runs run no code of the user's."""
+    """What only some checks need is imported on first use: a quick run has none of them."""
     if name in ("UserCode", "UserError"):
         from preflight.sdk import user_code
 
         return getattr(user_code, name)
+    if name == "pairs":
+        return importlib.import_module("preflight.sdk.pairs")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

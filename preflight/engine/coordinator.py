@@ -13,7 +13,7 @@ from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.engine import loading, run_findings, store_keys
-from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every
+from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every, tell_all
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.judge import Judge
 from preflight.engine.membership import STRANGERS, Membership
@@ -286,7 +286,7 @@ class Coordinator:
             }
             job = {"job": self.job.to_json(), "settings": dict(self.request.settings), "processes": processes}
             self.membership.put(store_keys.job(self.membership.run_id), job)
-        self.membership.put(store_keys.now(self.membership.run_id), {"event": event, "step": self._step, **content})
+        tell_all(self.loop, self.membership.run_id, {"event": event, "step": self._step, **content})
 
     def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""

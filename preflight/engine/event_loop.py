@@ -7,10 +7,11 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from preflight.core.answer import Failure, FailureKind, Returned
+from preflight.engine import store_keys
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -20,6 +21,8 @@ FETCH_AT_ONCE = 32
 """Values per message: a channel's message can hold this many of the largest facts (1 MiB)."""
 BEAT_S = 1.0
 """Seconds between signs of life, in a small world; see `beat_every`."""
+LOOK_S = 0.25
+"""The most seconds between two polls, in a small world."""
 DEAD_MAN_S = 30.0
 """This long after the run's deadline the kernel ends a supervisor that is stuck itself."""
 ENDING_S = 10.0
@@ -56,7 +59,7 @@ def poll_every(world_size: int) -> float:
 
 
 class PollPace:
-    """Polls the store with back-off: polling must not slow down a long check, nor waiting a short one."""
+    """Rank 0 polls the store with back-off: polling must not slow down a long check, nor waiting a short one."""
 
     def __init__(self, world_size: int) -> None:
         self._least = poll_every(world_size)
@@ -72,13 +75,19 @@ class PollPace:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + max(self._least, min(0.25, (now - self._since) / 20))
+        self._next = now + max(self._least, min(LOOK_S, (now - self._since) / 20))
         return True
 
     @property
     def pause(self) -> float:
         """Seconds until the next poll."""
         return max(0.0, self._next - time.monotonic())
+
+
+def tell_all(loop: "EventLoop", run: str, event: Mapping[str, Any]) -> None:
+    """On rank 0: what all ranks are to do now."""
+    loop.request("put", key=store_keys.now(run), value=json.dumps(event))
+    loop.request("append", key=store_keys.news(run), value="")
 
 
 class EventLoop:
@@ -143,6 +152,16 @@ class EventLoop:
         """Yields the values of keys, None for an absent one; requests them lazily, `at_once` at a time."""
         for start in range(0, len(keys), at_once):
             yield from self.request("fetch", keys=keys[start : start + at_once])
+
+    @property
+    def look_s(self) -> float:
+        """Seconds between looks at the store of a rank that waits for another one."""
+        return max(LOOK_S, poll_every(self.world_size))
+
+    def has_come(self, key: str, within_s: float = float("inf")) -> bool:
+        """Whether a key of the store is there: waits for it, at most `look_s` and `within_s`. Beats wait as long; the
+        worker and signals do not."""
+        return bool(self.request("await", key=key, within_s=max(0.001, min(within_s, self.look_s))))
 
     def begin_ending(self) -> None:
         """From here on signals are ignored, and the rest of the work gets ENDING_S."""

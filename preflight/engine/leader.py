@@ -10,7 +10,7 @@ from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine import baseline, shutdown, store_keys
 from preflight.engine.coordinator import Coordinator
-from preflight.engine.event_loop import Interrupted
+from preflight.engine.event_loop import Interrupted, tell_all
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
@@ -174,7 +174,7 @@ class Leader:
         """Repeats the verdict: torchrun restarted a job that already has one, and nothing has changed."""
         self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
         again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce}
-        self.membership.put(store_keys.now(self.membership.run_id), again)
+        tell_all(self.loop, self.membership.run_id, again)
         self._await_members()
         living, strangers = sorted(self.membership.present), len(self.membership.strangers)
         return self.supervisor.part({**again, "living": living, "strangers": strangers}, 0)

@@ -12,7 +12,7 @@ from preflight.core.job import Job
 from preflight.core.outcome import LOG_TAIL, Outcome
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
-from preflight.engine.event_loop import EventLoop, PollPace, beat_every, poll_every
+from preflight.engine.event_loop import EventLoop, beat_every
 from preflight.engine.heartbeat import SILENT_S, Silence
 from preflight.engine.identity import LaunchIdentity, namespace
 from preflight.engine.worker_slot import WorkerSlot
@@ -36,13 +36,12 @@ def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s:
     """(the run's id; "member", or why this process has no place: see membership.py). Raises NoCoordinator."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
-        answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
-        if answer is not None:
+        if loop.has_come(store_keys.welcome(nonce), end - time.monotonic()):
+            answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
             welcome = json.loads(answer)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
             loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
             return welcome["run"], welcome["place"]
-        loop.pump(max(0.02, poll_every(launch.world_size)))
     raise NoCoordinator(
         f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
     )
@@ -78,7 +77,9 @@ class Participant:
         self._step = 0
         self._told_step = 0
         self._silence = Silence(loop.world_size)
-        self._pace = PollPace(loop.world_size)
+        self._news = 0
+        """How often this rank has heard that rank 0 says something else."""
+        self._next_look = 0.0
         self._last_watch = 0.0
 
     def run(self) -> dict[str, Any]:
@@ -86,15 +87,23 @@ class Participant:
         while self.verdict is None:
             if self.loop.left < -OVERDUE_S:
                 raise NoCoordinator(f"rank 0 lives, but gave no verdict within {OVERDUE_S:.0f} s of the run's deadline")
-            if self._pace.is_due():
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + self.loop.look_s
                 self._look()
             self._watch_rank_0()
             slot = self.loop.slot
             if slot is not None and slot.outcome is not None:
                 self._report(slot, slot.outcome)
-                self._pace.restart()
-            self.loop.pump(self._pace.pause)
+            if slot is not None and slot.busy:
+                self.loop.pump(max(0.0, self._next_look - time.monotonic()))
+            else:
+                self._await_news()
         return self.verdict
+
+    def _await_news(self) -> None:
+        if self.loop.has_come(f"{store_keys.news(self.run_id)}/{self._news + 1}"):
+            self._news += 1
+            self._next_look = 0.0
 
     def _look(self) -> None:
         now = self.loop.request("fetch", keys=[store_keys.now(self.run_id)])[0]
@@ -106,7 +115,6 @@ class Participant:
         elif event["event"] == "tell_collectives" and event["step"] == self._step > self._told_step:
             self._tell_collectives()
         elif event["event"] == "step" and event["step"] > self._step:
-            self._pace.restart()
             self._step = event["step"]
             self._begin(event["order"])
 

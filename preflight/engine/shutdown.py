@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from preflight.core.job import Job, Node
 from preflight.engine import store_keys
-from preflight.engine.event_loop import EventLoop, poll_every
+from preflight.engine.event_loop import EventLoop, tell_all
 from preflight.engine.store_client import StoreLost
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
@@ -22,8 +22,8 @@ ALL_S = 5.0
 def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
     """Writes the verdict to the store for all ranks and for a restart of this job; not if the store is gone."""
     with contextlib.suppress(StoreLost):
-        for key in (store_keys.now(verdict["run"]), store_keys.last_verdict(call)):
-            loop.request("put", key=key, value=json.dumps(verdict))
+        tell_all(loop, verdict["run"], verdict)
+        loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(verdict))
 
 
 def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> None:
@@ -42,8 +42,8 @@ def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> N
         for log in (everybody, mine):
             loop.request("append", key=log, value="{}")
         end = time.monotonic() + ALL_S
-        while loop.request("count", key=key) < awaited and time.monotonic() < end:
-            loop.pump(max(0.01, poll_every(job.world_size)))
+        while awaited and (left_s := end - time.monotonic()) > 0 and not loop.has_come(f"{key}/{awaited}", left_s):
+            pass
 
 
 def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:

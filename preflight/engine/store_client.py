@@ -1,8 +1,8 @@
 """The store client: the one child that talks to the store, so that only it can get stuck there.
 
-Everything between ranks is one of four things: a value put under a key, values fetched, a line appended
+Everything between ranks is one of five things: a value put under a key, values fetched, a key awaited, a line appended
 to a log, and a log read. A log is a counter and numbered keys: its reader asks for what is new, however
-many ranks write to it, and the order of arrival is kept.
+many ranks write to it, and the order of arrival is kept. While a key is awaited, all other requests wait as well.
 """
 
 import contextlib
@@ -131,6 +131,16 @@ def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
         store.delete_key(key)
 
 
+def _await(store: "TCPStore", request: dict[str, Any]) -> bool:
+    from torch.distributed import DistStoreError
+
+    try:
+        store.wait([request["key"]], timedelta(seconds=request["within_s"]))
+    except DistStoreError:  # the time is over
+        return False
+    return True
+
+
 _OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
     "put": lambda store, request: store.set(request["key"], request["value"]),
     "put_once": _put_once,
@@ -138,6 +148,7 @@ _OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
     "count": lambda store, request: int(store.add(request["key"], 0)),
     "fetch": _fetch,
     "delete": _delete,
+    "await": _await,
 }
 
 

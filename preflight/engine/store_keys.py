@@ -36,6 +36,11 @@ def now(run: str) -> str:
     return f"{run}/now"
 
 
+def news(run: str) -> str:
+    """A log with an entry for each change of `now`: who awaits the next entry need not poll."""
+    return f"{run}/news"
+
+
 def done(run: str, step: int) -> str:
     """The log of outcomes."""
     return f"{run}/done/{step}"

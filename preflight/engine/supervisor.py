@@ -164,8 +164,8 @@ class Supervisor:
 
     def _follow(self) -> int:
         wait_s = self.window_s + 10.0
-        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
         self.loop.world_size = self.here.world_size
+        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
         rank = self.here.rank if place == "member" else None
         if rank is not None:
             self.loop.beat_key = store_keys.beat(run_id, rank)

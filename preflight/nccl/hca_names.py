@@ -3,7 +3,7 @@ src/misc/utils.cc, ncclIbInitDevices in src/transport/net_ib/init.cc)."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MOST = 32
 """The most ports that NCCL takes, and entries that it reads (MAX_IB_DEVS)."""
@@ -14,8 +14,7 @@ EXTERNAL = "IBEXT"
 EXTERNAL_OFF = "NCCL_IBEXT_DISABLE"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """`mlx5_1:2:0:1`: the rail and the plane select nothing."""
 
     text: str
@@ -28,8 +27,7 @@ class Entry:
         return named and self.port in (None, -1, port)
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """`^` excludes what matches, `=` requires whole names; `^` comes first. Without entries everything matches."""
 
     exclude: bool = False

@@ -4,8 +4,8 @@ import csv
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 from preflight.nccl.hca_names import strtoll
 
@@ -21,8 +21,7 @@ UNSET = (-1, -2)
 """NCCL's own "not set" and "automatic", allowed wherever it takes an integer."""
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """A row of the table."""
 
     variable: str
@@ -85,8 +84,7 @@ def meant(name: str) -> str:
     return next(iter(difflib.get_close_matches(name, usable, n=1, cutoff=cutoff)), "")
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Why a library does not read a value as intended."""
 
     severity: str

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from preflight.check import Code, Finding, ranges
 from preflight.checks.gpu.shared.cards import Card, compare_cards
@@ -12,8 +12,7 @@ Read = Callable[[Health], str | None]
 """Reads a setting; None if the card does not report it."""
 
 
-@dataclass(frozen=True)
-class GpuSetting:
+class GpuSetting(NamedTuple):
     """A setting that should be the same on all GPUs of a model."""
 
     code: Code

@@ -6,12 +6,11 @@ are unknown, or depend on the machine.
 
 import csv
 import functools
-from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     name: str
     links: int | None
     """NVLinks that are up on a working card; with bridges all of these or none."""

@@ -6,7 +6,7 @@ siblings have. A link between two GPUs is down at both ends, but reported once.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from preflight.check import grouped
 from preflight.checks.gpu.nvlink import catalog
@@ -23,8 +23,7 @@ MOST_ENDS = 8
 """The most ends of dead links to match with each other: 105 ways."""
 
 
-@dataclass(frozen=True)
-class Wired:
+class Wired(NamedTuple):
     card: Card
     links: Sequence[NvLinkPort]
     up: int
@@ -35,8 +34,7 @@ class Wired:
     """Whether any lead to GPUs."""
 
 
-@dataclass(frozen=True)
-class Short:
+class Short(NamedTuple):
     """A GPU, or all GPUs of a node, with fewer links up than expected."""
 
     wired: Wired
@@ -112,15 +110,14 @@ def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
         down = [link["link"] for link in lacking.wired.links if link["active"] is False]
         sound = used[lacking.wired.card.name]
         down = [link for link in down if link in sound] if sound else down
-        told.append(replace(lacking, down=down if len(down) == lacking.missing else ()))
+        told.append(lacking._replace(down=down if len(down) == lacking.missing else ()))
     return told
 
 
 # Where the missing links lead
 
 
-@dataclass(frozen=True)
-class ShortPair:
+class ShortPair(NamedTuple):
     """Two GPUs with too few links between them."""
 
     short: Short

@@ -7,8 +7,7 @@ have more. Counters start when the driver is loaded; gpu.released reports what r
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from preflight.check import (
     Action,
@@ -97,8 +96,7 @@ def _is_slow(pcie: Pcie) -> bool:
     return pcie["pstate"] == FULL_SPEED and (pcie["generation"] or 9) < (pcie["generation_max"] or 0)
 
 
-@dataclass(frozen=True)
-class PcieLink:
+class PcieLink(NamedTuple):
     """One property of a GPU's link: its lanes or its generation."""
 
     card: Card

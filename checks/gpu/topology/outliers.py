@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from preflight.check import grouped, ranges, vote
 from preflight.checks.gpu.shared.readings import Peer
@@ -22,8 +21,7 @@ Cell = tuple[int, int]
 """Positions of two devices in a layout: GPUs, then NICs."""
 
 
-@dataclass(frozen=True)
-class GpuPair:
+class GpuPair(NamedTuple):
     """Two GPUs of a node that were queried together, both ways."""
 
     layout: Layout
@@ -74,8 +72,7 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[G
     return found
 
 
-@dataclass(frozen=True)
-class DifferingPairs:
+class DifferingPairs(NamedTuple):
     layout: Layout
     cells: list[Cell]
     told: str
@@ -204,8 +201,7 @@ def _word(layout: Layout, cell: Cell) -> str:
     return layout.near[cell[0]][cell[1]]
 
 
-@dataclass(frozen=True)
-class FarNic:
+class FarNic(NamedTuple):
     """A GPU whose nearest RDMA device is farther than its siblings'."""
 
     layout: Layout
@@ -258,8 +254,7 @@ def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str
 # CPUs
 
 
-@dataclass(frozen=True)
-class OddCpus:
+class OddCpus(NamedTuple):
     """A GPU whose CPUs, according to the driver, are not those of its NUMA node."""
 
     layout: Layout

@@ -3,7 +3,6 @@
 import ipaddress
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
@@ -47,8 +46,7 @@ def record(reading: Facts, _job: Job) -> Iterator[Trait]:
         yield from traits("link", {f"{name} {what}": value for what, value in of.items()})
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """An address that the backend takes on a node."""
 
     name: str

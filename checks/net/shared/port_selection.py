@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from preflight.check import Code, Finding, Run, Severity, words
 from preflight.checks.net.shared.hca import ETHERNET, INFINIBAND, MELLANOX, Hca, Port
@@ -131,8 +131,7 @@ def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: S
 # Findings
 
 
-@dataclass(frozen=True)
-class PortTrouble:
+class PortTrouble(NamedTuple):
     """A trouble of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
 
     code: Code
@@ -142,7 +141,7 @@ class PortTrouble:
     what: str
     expected: str
     fix: str | None = None
-    more: tuple[tuple[str, Any], ...] = field(default=())
+    more: tuple[tuple[str, Any], ...] = ()
     """Further keys for the finding's `where`."""
 
 

@@ -4,7 +4,6 @@ The rules are from NCCL's guide (troubleshooting, GPU Direct) and CUDA's program
 """
 
 import os
-import platform
 import re
 from collections.abc import Iterable
 from typing import TypedDict
@@ -50,7 +49,7 @@ def setup(root: str = "") -> Setup:
     return {
         "gpus": gpus,
         "nics": nics,
-        "bare_metal": platform.machine() == "x86_64" and not _virtual(root),
+        "bare_metal": os.uname().machine == "x86_64" and not _virtual(root),
         "kernel": read(f"{root}/proc/sys/kernel/osrelease"),
         "driver": _driver(root),
         "peermem": any(os.path.isdir(f"{root}/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")),

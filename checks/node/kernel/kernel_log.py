@@ -6,8 +6,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 PATH = "/dev/kmsg"
 DEVICE = os.makedev(1, 11)
@@ -77,8 +76,7 @@ class Event(TypedDict):
     """The last of the lines."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     at_s: float
     """Seconds since boot, on a clock that stops while the machine sleeps."""
     text: str

@@ -2,8 +2,8 @@
 
 import csv
 import functools
-from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 from preflight.check import Action
 
@@ -42,8 +42,7 @@ OPERATORS = {
 """The same as Actions, which all checks share."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A row of the table; `number` may be a range, "39..41"."""
 
     log: str

@@ -7,9 +7,8 @@ for a hanging node exceeds its bound: a node looks only for the names it has bee
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.check import Context, ranges
 from preflight.checks.node.storage import mounts
@@ -24,8 +23,7 @@ RETRIES_S = 5.0
 no client has looked for these names before."""
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Seconds, in the order of their use."""
 
     look_s: float

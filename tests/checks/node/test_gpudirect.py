@@ -1,6 +1,7 @@
 """Trees of /proc and /sys as they look on GPU machines."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,7 @@ def tree(root: Path, *, driver: str = "Open Kernel Module", hypervisor: str = ""
 
 
 def test_a_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine="x86_64"))
     read = gpudirect.setup(str(tree(tmp_path)))
     assert read == {
         "gpus": [GPU], "nics": [CARD], "bare_metal": True, "kernel": "5.4.0-1", "driver": "open", "peermem": False,
