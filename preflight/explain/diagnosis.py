@@ -67,16 +67,26 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     rivals = _rivals(first, others, sure)
     after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
     victims = _noticing(first).union(*(consequence.ranks for consequence in after))
-    named = _concluded(_with_log_to_read(first), book, sure)
+    named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
     return [
         replace(_without_cause(named) if sure == NONE else named, ranks=_without_pair(first, victims)),
         *(
-            replace(_concluded(rival, book, "low"), severity="warn", message=f"also possible: {rival.message}")
+            replace(
+                _concluded(_with_node(evidence, rival), book, "low"),
+                severity="warn",
+                message=f"also possible: {rival.message}",
+            )
             for rival in rivals
         ),
         *warnings,
         *after,
     ]
+
+
+def _with_node(evidence: Evidence, candidate: Candidate) -> Candidate:
+    """With the host of the rank that it names, if any of that rank's lines tells it."""
+    node = evidence.ranks.get(candidate.where.get("rank", -1))
+    return replace(candidate, where={"node": node, **candidate.where}) if node else candidate
 
 
 def _without_cause(first: Candidate) -> Candidate:

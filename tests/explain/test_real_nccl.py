@@ -60,6 +60,7 @@ def test_a_rank_that_left_without_a_word_is_named_by_those_that_waited(tmp_path:
     reported = found(tmp_path, (line for line in real("exit") if REMINDER not in line))
     assert blamed(reported) == ("slow_rank_timeout", 1, "0,2")
     assert "rank 1 did not enter ALLREDUCE #6" in reported[0].message and "ranks 0,2 waited" in reported[0].message
+    assert reported[0].where == {"node": "node-a", "rank": 1}
 
 
 def test_a_rank_whose_dump_signal_tells_an_earlier_call_is_late(tmp_path: Path) -> None:
@@ -100,10 +101,52 @@ def test_where_a_signal_ended_a_rank_another_one_that_left_is_not_the_cause(tmp_
 
 def test_of_two_ranks_one_that_ended_and_one_that_waits_neither_is_blamed(tmp_path: Path) -> None:
     """One may have done a call too few, or the other one too many."""
-    kept = (line for line in real("exit") if not re.search(r"rank 0 |:4101:|^\[rank0\]", line))
+    kept = (line for line in real("exit") if not re.search(r"rank 2 |:4103:|^\[rank2\]", line))
     reported = found(tmp_path, (line.replace("nranks 3", "nranks 2") for line in kept))
     assert blamed(reported)[:2] == ("remote_peer_failure", None)
     assert "rank 1 ended without" in reported[0].message and reported[0].noticed_by == ""
+
+
+GIVEN_UP = """\
+[rank2]:[E0314 15:23:04.510000000 ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group \
+watchdog thread terminated with exception: NCCL error: {error}, NCCL version 2.28.9
+terminate called after throwing an instance of 'c10::DistBackendError'
+W0314 15:23:05.844000 4100 torch/distributed/elastic/multiprocessing/api.py:1012] Sending process 4101 closing signal \
+SIGTERM
+E0314 15:23:06.462000 4100 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: -6) local_rank: 2 \
+(pid: 4103) of binary: /venv/bin/python
+Root Cause (first observed failure):
+[0]:
+  host      : localhost
+  rank      : 2 (local_rank: 2)
+  exitcode  : -6 (pid: 4103)
+  traceback : Signal 6 (SIGABRT) received by PID 4103"""
+"""What follows by default: the watchdog ends the first rank that lost its peer."""
+LOST = "remote process exited or there was a network error"
+
+
+def aborted(error: str) -> list[str]:
+    """The start of the job that a rank left, and that end."""
+    lines = real("exit")
+    at = next(place for place, line in enumerate(lines) if "First PG on this rank" in line)
+    return [*lines[:at], *GIVEN_UP.format(error=error).splitlines()]
+
+
+def test_a_rank_that_left_is_named_and_not_the_one_that_its_watchdog_ended(tmp_path: Path) -> None:
+    reported = found(tmp_path, aborted(LOST))
+    assert blamed(reported) == ("remote_peer_failure", 1, "2")
+    assert reported[0].evidence["confidence"] == "low", "rank 0 said nothing before it was ended"
+
+
+def test_a_rank_that_its_watchdog_ended_for_a_lost_peer_is_a_victim(tmp_path: Path) -> None:
+    reported = found(tmp_path, (line for line in aborted(LOST) if REMINDER not in line))
+    assert blamed(reported) == ("remote_peer_failure", None, "2")
+    assert "the rank that went away ended with exit code 0" in reported[0].message
+
+
+def test_a_rank_that_ended_itself_for_another_error_is_none(tmp_path: Path) -> None:
+    reported = found(tmp_path, (line for line in aborted("unhandled cuda error") if REMINDER not in line))
+    assert not any("ended with exit code 0" in finding.message for finding in reported)
 
 
 SOCKET_FAILED = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error."

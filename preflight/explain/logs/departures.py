@@ -27,15 +27,15 @@ FIX = (
 
 
 def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
-    """For ranks that ended before the others reported a call of the world group that did not end. Where no majority
-    waits, the call may be one too many, and nobody is to blame."""
+    """For ranks that ended before the others reported a call of the world group that did not end. Where they
+    are no minority, the call may be one too many, and nobody is to blame."""
     waiting = find_waiting(evidence)
     gone = _gone(evidence, waiting)
     if not gone or any(death.first and death.code in DECISIVE for death in exit_codes.deaths(evidence)):
         return
-    who, is_few = rank_ranges.ranks(gone), len(gone) < len(waiting)
-    everyone = frozenset(gone.keys() | waiting.keys())
-    is_plain = is_few and everyone.issuperset(range(evidence.job().world_size))
+    who, everyone, world = rank_ranges.ranks(gone), frozenset(gone.keys() | waiting.keys()), evidence.job().world_size
+    is_few = 2 * len(gone) < max(world, len(everyone))
+    is_plain = is_few and everyone.issuperset(range(world))
     text = (
         f"{who} ended without a traceback and without destroy_process_group(), while {rank_ranges.ranks(waiting)} "
         f"{'was' if len(waiting) == 1 else 'were'} in {_call(evidence, waiting)}, expected all ranks to take part"

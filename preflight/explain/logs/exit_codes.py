@@ -1,5 +1,7 @@
 """How processes ended: exit codes and signals, as their launcher reports them."""
 
+import re
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,9 @@ from preflight.failure_book.signals import DECISIVE, SIGNALS
 FIRST, ITSELF, LATER = 50, 25, 5
 """Weights: of the first process to die, as torchrun sees it, by a signal, or by its own exit; and of later signals:
 torchrun kills the processes that do not end."""
+ABORTED = ("crash.terminate", "exit.sigabrt", "exit.sigabrt_name")
+"""Rows of a process that ends itself."""
+LOST_PEER = re.compile(r"remote process exited|ncclRemoteError")
 LOOPBACK = "localhost"
 """What torchrun --standalone calls its host, and many hosts are called."""
 LINES = ("elastic.exit", "elastic.root_cause_exitcode", "elastic.root_cause_signal")
@@ -34,7 +39,8 @@ class Death:
 def find_candidates(evidence: Evidence) -> list[Candidate]:
     """Processes that a signal ended, and the first one that exited by itself."""
     dead = deaths(evidence)
-    return [*_signalled(evidence, dead), *_first_exit(evidence, dead)]
+    lost = [_lost_peer(evidence, death) for death in _given_up(evidence, dead) if death.first]
+    return [*_signalled(evidence, dead), *_first_exit(evidence, dead), *lost[:1]]
 
 
 def superseded(evidence: Evidence) -> set[str]:
@@ -42,6 +48,7 @@ def superseded(evidence: Evidence) -> set[str]:
     those of signals that match torchrun's lines only."""
     dead = deaths(evidence)
     names = {"elastic.exit"} if any(death.code in DECISIVE for death in dead) else set()
+    names |= {"elastic.exit", *ABORTED} if _given_up(evidence, dead) else set()
     if not _own_exits(dead):
         return names
     known = {(match.line.file, match.line.number) for match in evidence.matches(*LINES)}
@@ -92,15 +99,23 @@ def _signalled(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate]
     for code in sorted({death.code for death in dead} & DECISIVE):
         those = [death for death in dead if death.code == code]
         those.sort(key=lambda death: (not death.first, evidence.moment(death.line)))
-        signal, where = SIGNALS[code], those[0].where
+        of_code, where = SIGNALS[code], those[0].where
         first = those[0].first and not _own_exits(dead)
         others = f", and {len(those) - 1} more" if len(those) > 1 else ""
-        ended = f"was ended by {signal.name} (exit code {code}){others}: {signal.meaning}"
+        ended = f"was ended by {of_code.name} (exit code {code}){others}: {of_code.meaning}"
         yield from_lines(
-            evidence, signal.slug, "cause" if first else "failure", FIRST if first else LATER,
+            evidence, of_code.slug, "cause" if first else "failure", FIRST if first else LATER,
             f"{_describe_process(where)} {ended}", [death.line for death in those], where, _ranks(those),
             confidence="medium", row="elastic.exit",
         )  # fmt: skip
+
+
+def _given_up(evidence: Evidence, dead: Sequence[Death]) -> list[Death]:
+    """The deaths by SIGABRT, if in each of them the watchdog ended a rank that had lost its peer."""
+    ends = evidence.matches("watchdog.terminated")
+    lost = {match.line.rank for match in ends if LOST_PEER.search(match.groups["error"])} - {None}
+    aborted = [death for death in dead if death.code == -signal.SIGABRT]
+    return aborted if all(death.where.get("rank") in lost for death in aborted) else []
 
 
 def _own_exits(dead: Sequence[Death]) -> list[Death]:
