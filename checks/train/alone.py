@@ -76,10 +76,12 @@ IN_WORDS = {"parts": "with the batch in parts", "whole": "on the whole batch"}
 
 
 def measure(ctx: Context) -> "Facts":
-    from preflight.train_smoke import repeated, task
+    from preflight.train_smoke import task
 
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
+    from preflight.train_smoke import repeated  # it imports torch.distributed.tensor
+
     return repeated.run(task.built_in(ctx.group_rank, len(ctx.members), ctx.device), ctx.doing)
 
 
