@@ -178,12 +178,12 @@ def _wrapped(
 
 
 def as_gloo_opens(stage: Any) -> Any:
-    """The stage itself, which opens its links by messages that gloo takes: torch 2.9 sends an int64 where it receives a
-    float32, and gloo ends both ranks."""
+    """The stage itself, which opens its links by messages that gloo takes. torch 2.9 sends an int64 where it receives a
+    float32, and gloo ends both ranks; between two stages of one rank torch 2.10 sends to itself, and gloo hangs."""
     operations: Any = getattr(stage, "_get_init_p2p_neighbors_ops", list)
 
     def opening() -> list[Any]:
-        made: list[Any] = operations()
+        made = [operation for operation in operations() if operation.peer != torch.distributed.get_rank()]
         for operation in made:
             operation.tensor = operation.tensor.float()
         return made

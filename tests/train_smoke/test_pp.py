@@ -22,11 +22,12 @@ def test_schedules_in_a_v_need_torch_2_10(version: str, fits: bool, monkeypatch:
     assert {name: why for name, why in told.items() if why} == ({} if fits else needs)
 
 
-def test_links_are_opened_by_numbers_of_one_type() -> None:
-    """As torch 2.9 does it: gloo ends both ranks where their sizes differ."""
+def test_links_are_opened_by_numbers_of_one_type_and_to_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.9 sends an int64 where it receives a float32; torch 2.10 sends to its own rank, here 1."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     sent, received = torch.tensor(1), torch.zeros(1)
-    operations = [SimpleNamespace(tensor=tensor) for tensor in (sent, received)]
+    operations = [SimpleNamespace(tensor=tensor, peer=peer) for peer in (0, 1) for tensor in (sent, received)]
     stage = pp.as_gloo_opens(SimpleNamespace(_get_init_p2p_neighbors_ops=lambda: operations))
     made = stage._get_init_p2p_neighbors_ops()
-    assert [operation.tensor.dtype for operation in made] == [torch.float32] * 2
+    assert [(operation.peer, operation.tensor.dtype) for operation in made] == [(0, torch.float32)] * 2
     assert made[0].tensor == 1 and made[1].tensor is received
