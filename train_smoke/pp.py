@@ -29,6 +29,9 @@ RANKS = 2
 LAYERS = 4
 MICRO_BATCHES = 4
 """The most micro-batches; their number must divide the rows. No schedule takes fewer than it has stages."""
+V_SHAPED_SINCE = "2.10"
+"""In torch 2.9 two stages of one rank send to it themselves (ScheduleZBVZeroBubble), at which gloo hangs, and full
+backwards are not scaled (ScheduleDualPipeV)."""
 
 
 def micro_batches_of(rows: int) -> int:
@@ -163,12 +166,30 @@ def _wrapped(
     all_layers = layers(plain)
     chosen = {stage: [all_layers[number] for number in dealt(stages)[stage]] for stage in mine}
     device = setting.device
-    made = [PipelineStage(nn.Sequential(*its), stage, stages, device, group=group) for stage, its in chosen.items()]
+    made = [
+        as_gloo_opens(PipelineStage(nn.Sequential(*its), stage, stages, device, group=group))
+        for stage, its in chosen.items()
+    ]
     here = [layer for its in chosen.values() for layer in its]
     wrapped = Staged(plain, setting, Pipeline(kind, made, sums=sums), group, here)
     wrapped.mesh = (("replicas", setting.ranks // len(ranks)), ("pp", len(ranks)))
     wrapped.links = sum(0 <= other < stages and other not in mine for stage in mine for other in (stage - 1, stage + 1))
     return wrapped
+
+
+def as_gloo_opens(stage: Any) -> Any:
+    """The stage itself, which opens its links by messages that gloo takes. torch 2.9 sends an int64 where it receives a
+    float32, and gloo ends both ranks; between two stages of one rank torch 2.10 sends to itself, and gloo hangs."""
+    operations: Any = getattr(stage, "_get_init_p2p_neighbors_ops", list)
+
+    def opening() -> list[Any]:
+        made = [operation for operation in operations() if operation.peer != torch.distributed.get_rank()]
+        for operation in made:
+            operation.tensor = operation.tensor.float()
+        return made
+
+    stage._get_init_p2p_neighbors_ops = opening
+    return stage
 
 
 def dealt(stages: int) -> list[list[int]]:
@@ -177,12 +198,15 @@ def dealt(stages: int) -> list[list[int]]:
     return numbers
 
 
-def _unfit(setting: StrategySetting, *, schedule: str) -> str:
+def _unfit(setting: StrategySetting, *, schedule: str, v_shaped: bool) -> str:
     if importlib.util.find_spec("numpy") is None:
         return "torch's pipelines need NumPy, which is not installed"
     if not hasattr(schedules, schedule):
         return f"torch {torch.__version__} has no {schedule}"
-    several = issubclass(getattr(schedules, schedule), PipelineScheduleMulti)
+    if v_shaped and torch.__version__ < V_SHAPED_SINCE:
+        return f"{schedule} needs torch {V_SHAPED_SINCE}, this is {torch.__version__}"
+    kind = getattr(schedules, schedule)
+    several = issubclass(kind, PipelineScheduleMulti)
     return f"{schedule} needs an even number of ranks" if several and setting.ranks % 2 else ""
 
 
@@ -190,7 +214,7 @@ def _variant(
     schedule: str, recipe: Recipe | None = None, *, in_pieces: bool = False, sums: bool = False, v_shaped: bool = False
 ) -> Variant:
     wrap = functools.partial(_wrapped, schedule=schedule, sums=sums, v_shaped=v_shaped)
-    unfit = functools.partial(_unfit, schedule=schedule)
+    unfit = functools.partial(_unfit, schedule=schedule, v_shaped=v_shaped)
     return Variant(
         wrap, recipe or Recipe(), share=all_rows, steps=FEW_STEPS, unfit=unfit, in_pieces=in_pieces, waits_within=True
     )

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from preflight.train_smoke import mesh
 from preflight.train_smoke.batch import each
-from preflight.train_smoke.pp import micro_batches_of
+from preflight.train_smoke.pp import as_gloo_opens, micro_batches_of
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.user_given import Given, tensors
@@ -26,6 +26,8 @@ from preflight.train_smoke.wrapped import Doing, StrategySetting, Variant, Wrapp
 
 RANKS = 2
 """Ranks of a pipeline."""
+FEWER_SINCE = "2.11"
+"""torch's GPipe takes fewer micro-batches than stages from here on."""
 
 
 class Call(NamedTuple):
@@ -68,6 +70,9 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None)
     if setting.ranks < RANKS:
         raise NotRun("a pipeline has two ranks, and there is one")
     micro_batches = micro_batches_of(given.rows)
+    if micro_batches < RANKS and torch.__version__ < FEWER_SINCE:
+        why = f"{given.rows} rows cannot be cut into equal micro-batches, one for each of {RANKS} stages"
+        raise NotRun(f"{why}, which torch before {FEWER_SINCE} needs (this is {torch.__version__})")
     rows = given.rows // micro_batches
     data = each(lambda tensor: tensor[:rows].to(setting.device), given.batch)
     call = _call(plain, given, data, rows)
@@ -77,7 +82,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None)
     group = mesh.part(setting, ranks)
     if group.size() == 1:  # left over: it trains on all rows, as a pipeline does
         return Wrapped(plain, plain)
-    stage = pipe.build_stage(group.rank(), setting.device, group)
+    stage = as_gloo_opens(pipe.build_stage(group.rank(), setting.device, group))
     return UserStage(plain, setting, group, stage, micro_batches, call.outputs)
 
 
@@ -154,7 +159,9 @@ class UserStage(Sharded):
         none = torch.empty(0, device=setting.device)
         pieces = {name: its if id(its) in own else none for name, its in plain.named_parameters()}
         super().__init__(plain, plain, setting, shapes_of(plain), group, pieces)
-        self._stage, self._micro_batches = stage, micro_batches
+        self._stage = stage
+        # Once for all passes: torch before 2.12 sets a stage up for one schedule only.
+        self._schedule = ScheduleGPipe(stage, micro_batches, loss_fn=self._loss)
         self._leaves, self._form = pytree.tree_flatten(outputs)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -163,26 +170,25 @@ class UserStage(Sharded):
     def pass_(self, task: TrainingTask, _recipe: Recipe, data: Any, weight: float, doing: Doing) -> float:
         assert weight == 1.0, "torch divides by the number of micro-batches, which is wrong for a part of a batch"
         doing("pipeline")
+        self._task, self._data = task, data
         losses: list[Tensor] = []
-
-        def loss(made: Any, rows: Tensor) -> Tensor:
-            outputs = self._outputs(made)
-            stand_in: Any = StandIn(self.plain, lambda *_, **__: outputs)
-            return task.loss(stand_in, each(lambda tensor: tensor[rows], data))
-
-        schedule = ScheduleGPipe(self._stage, self._micro_batches, loss_fn=loss)
         given: dict[str, Any] = {}
         if self._stage.is_first:
             given = {name: its for name, its in _inputs(self.plain, task.loss, data).items() if isinstance(its, Tensor)}
         if self._stage.is_last:
             rows = next(tensor for _, tensor in tensors(data)).shape[0]
-            schedule.step(**given, target=torch.arange(rows, device=task.device), losses=losses)
+            self._schedule.step(**given, target=torch.arange(rows, device=task.device), losses=losses)
         else:
-            schedule.step(**given)
+            self._schedule.step(**given)
         mean = torch.stack(losses).detach().mean().cpu() if losses else torch.tensor(0.0)
         mean = mean.to(task.device)
         torch.distributed.all_reduce(mean, group=self._group)  # the last stage's rank knows it
         return mean.item()
+
+    def _loss(self, made: Any, rows: Tensor) -> Tensor:
+        outputs = self._outputs(made)
+        stand_in: Any = StandIn(self.plain, lambda *_, **__: outputs)
+        return self._task.loss(stand_in, each(lambda tensor: tensor[rows], self._data))
 
     def _outputs(self, made: Any) -> Any:
         """The outputs as forward returns them: stages pass on tensors only."""

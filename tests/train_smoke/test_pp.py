@@ -1,0 +1,33 @@
+"""What pipelines do on versions of torch that are older than the one here."""
+
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.torch_version import TorchVersion
+
+from preflight.train_smoke import pp
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.9.1+cu128", False), ("2.10.0", True), ("2.13.0", True)])
+def test_schedules_in_a_v_need_torch_2_10(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "NumPy is here")
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    setting: Any = SimpleNamespace(ranks=2)
+    told = {name: variant.unfit(setting) for name, variant in pp.VARIANTS.items() if variant.unfit}
+    in_a_v = {"zbv": "ScheduleZBVZeroBubble", "dualpipe_v": "ScheduleDualPipeV"}
+    needs = {name: f"{kind} needs torch 2.10, this is {version}" for name, kind in in_a_v.items()}
+    assert {name: why for name, why in told.items() if why} == ({} if fits else needs)
+
+
+def test_links_are_opened_by_numbers_of_one_type_and_to_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.9 sends an int64 where it receives a float32; torch 2.10 sends to its own rank, here 1."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    sent, received = torch.tensor(1), torch.zeros(1)
+    operations = [SimpleNamespace(tensor=tensor, peer=peer) for peer in (0, 1) for tensor in (sent, received)]
+    stage = pp.as_gloo_opens(SimpleNamespace(_get_init_p2p_neighbors_ops=lambda: operations))
+    made = stage._get_init_p2p_neighbors_ops()
+    assert [(operation.peer, operation.tensor.dtype) for operation in made] == [(0, torch.float32)] * 2
+    assert made[0].tensor == 1 and made[1].tensor is received
