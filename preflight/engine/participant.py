@@ -140,9 +140,12 @@ class Participant:
         text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
         about = json.loads(text)
         self.job = Job.from_json(about["job"])
+        assert self.rank is not None, "a process without a place is in no step"
+        key = store_keys.processes(self.run_id, self.job.node_of(self.rank).node_rank)
+        processes = json.loads(self.loop.request("fetch", keys=[key])[0])
         mine = namespace("pid")
-        self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
-        if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
+        self._pids = {int(rank): pid for rank, (pid, _, its) in processes.items() if its == mine}
+        if processes[str(self.rank)][1] != self._nonce:
             self.rank = None  # another process with this rank came first
             return
         self.loop.slot = self._new_slot(self.job, about["settings"])
