@@ -281,12 +281,19 @@ class Coordinator:
     def _say(self, event: str, **content: Any) -> None:
         """Publishes what every rank is to do now: one key suffices, since rank 0 waits for all before it continues."""
         if self._step == 1 and event == "step":
-            processes = {
-                str(rank): (a.about["pid"], a.nonce, a.about["pids"]) for rank, a in self.membership.present.items()
-            }
-            job = {"job": self.job.to_json(), "settings": dict(self.request.settings), "processes": processes}
-            self.membership.put(store_keys.job(self.membership.run_id), job)
+            self._publish_the_job()
         tell_all(self.loop, self.membership.run_id, {"event": event, "step": self._step, **content})
+
+    def _publish_the_job(self) -> None:
+        """A rank gets the processes of its own node only: if each read of all others, the store's one thread would send
+        gigabytes in a large world."""
+        run_id, present = self.membership.run_id, self.membership.present
+        for node in self.job.nodes:
+            here = {rank: present[rank] for rank in node.ranks if rank in present}
+            processes = {str(rank): (its.about["pid"], its.nonce, its.about["pids"]) for rank, its in here.items()}
+            self.membership.put(store_keys.processes(run_id, node.node_rank), processes)
+        job = {"job": self.job.to_json(), "settings": dict(self.request.settings)}
+        self.membership.put(store_keys.job(run_id), job)
 
     def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""

@@ -153,15 +153,12 @@ class EventLoop:
         for start in range(0, len(keys), at_once):
             yield from self.request("fetch", keys=keys[start : start + at_once])
 
-    @property
-    def look_s(self) -> float:
-        """Seconds between looks at the store of a rank that waits for another one."""
-        return max(LOOK_S, poll_every(self.world_size))
-
     def has_come(self, key: str, within_s: float = float("inf")) -> bool:
-        """Whether a key of the store is there: waits for it, at most `look_s` and `within_s`. Beats wait as long; the
-        worker and signals do not."""
-        return bool(self.request("await", key=key, within_s=max(0.001, min(within_s, self.look_s))))
+        """Whether a key of the store is there: waits for it, at most `within_s` and LOOK_S (in worlds of more than 250
+        ranks longer, up to BEAT_S: a wait in vain takes half a millisecond of CPU). Beats wait as long; the worker and
+        signals do not."""
+        turn_s = min(BEAT_S, max(LOOK_S, self.world_size / 1000))
+        return bool(self.request("await", key=key, within_s=max(0.001, min(within_s, turn_s))))
 
     def begin_ending(self) -> None:
         """From here on signals are ignored, and the rest of the work gets ENDING_S."""

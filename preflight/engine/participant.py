@@ -12,7 +12,7 @@ from preflight.core.job import Job
 from preflight.core.outcome import LOG_TAIL, Outcome
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
-from preflight.engine.event_loop import EventLoop, beat_every
+from preflight.engine.event_loop import LOOK_S, EventLoop, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
 from preflight.engine.identity import LaunchIdentity, namespace
 from preflight.engine.worker_slot import WorkerSlot
@@ -88,8 +88,8 @@ class Participant:
             if self.loop.left < -OVERDUE_S:
                 raise NoCoordinator(f"rank 0 lives, but gave no verdict within {OVERDUE_S:.0f} s of the run's deadline")
             if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + self.loop.look_s
                 self._look()
+                self._next_look = time.monotonic() + self._look_every
             self._watch_rank_0()
             slot = self.loop.slot
             if slot is not None and slot.outcome is not None:
@@ -99,6 +99,13 @@ class Participant:
             else:
                 self._await_news()
         return self.verdict
+
+    @property
+    def _look_every(self) -> float:
+        """Seconds: a rank that measures may have to abort, and one that waits is told."""
+        world = self.loop.world_size
+        is_busy = self.loop.slot is not None and self.loop.slot.busy
+        return max(LOOK_S, poll_every(world)) if is_busy else beat_every(world)
 
     def _await_news(self) -> None:
         if self.loop.has_come(f"{store_keys.news(self.run_id)}/{self._news + 1}"):
@@ -133,9 +140,12 @@ class Participant:
         text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
         about = json.loads(text)
         self.job = Job.from_json(about["job"])
+        assert self.rank is not None, "a process without a place is in no step"
+        key = store_keys.processes(self.run_id, self.job.node_of(self.rank).node_rank)
+        processes = json.loads(self.loop.request("fetch", keys=[key])[0])
         mine = namespace("pid")
-        self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
-        if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
+        self._pids = {int(rank): pid for rank, (pid, _, its) in processes.items() if its == mine}
+        if processes[str(self.rank)][1] != self._nonce:
             self.rank = None  # another process with this rank came first
             return
         self.loop.slot = self._new_slot(self.job, about["settings"])

@@ -31,6 +31,11 @@ def job(run: str) -> str:
     return f"{run}/job"
 
 
+def processes(run: str, node_rank: int) -> str:
+    """The processes of a node's ranks."""
+    return f"{run}/processes/{node_rank}"
+
+
 def now(run: str) -> str:
     """The one thing to do: a step, an abort, the verdict."""
     return f"{run}/now"
