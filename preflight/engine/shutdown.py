@@ -15,8 +15,9 @@ from preflight.engine.store_client import StoreLost
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
 """The variable with the descriptor to which each rank writes its verdict (see cli/api.py)."""
-ALL_S = 5.0
-"""How long node 0, which serves the store, waits for all farewells."""
+NEXT_S, ALL_S = 5.0, 30.0
+"""How long node 0, which serves the store, waits for a further farewell, and for all: on a starved machine many ranks
+come one after the other, and without the store they would not learn the verdict."""
 
 
 def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
@@ -41,9 +42,17 @@ def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> N
     with contextlib.suppress(StoreLost):
         for log in (everybody, mine):
             loop.request("append", key=log, value="{}")
-        end = time.monotonic() + ALL_S
-        while awaited and (left_s := end - time.monotonic()) > 0 and not loop.has_come(f"{key}/{awaited}", left_s):
-            pass
+        _await_all(loop, key, awaited)
+
+
+def _await_all(loop: EventLoop, key: str, awaited: int) -> None:
+    start, heard = time.monotonic(), 0
+    last, end = start, start + min(ALL_S, max(NEXT_S, loop.left))
+    while heard < awaited and (left_s := min(end, last + NEXT_S) - time.monotonic()) > 0:
+        if loop.has_come(f"{key}/{awaited}", left_s):
+            return
+        count = loop.request("count", key=key)
+        heard, last = count, time.monotonic() if count > heard else last
 
 
 def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Who waits for whom at the end of a run."""
 
+import time
 from typing import Any, cast
 
 import pytest
@@ -10,18 +11,26 @@ from preflight.engine.event_loop import EventLoop
 
 
 class Store:
-    """An event loop whose store hears of another farewell at each look."""
+    """An event loop whose store hears of another farewell at each look, of which each takes `seconds` of a clock."""
 
-    def __init__(self) -> None:
+    left = 900.0
+
+    def __init__(self, seconds: float = 0.0) -> None:
         self.logs: dict[str, int] = {}
         self.awaited: list[str] = []
+        self.now, self._seconds = 0.0, seconds
 
-    def request(self, operation: str, *, key: str, **_entry: str) -> None:
-        assert operation == "append"
-        self.logs[key] = self.logs.get(key, 0) + 1
+    def request(self, operation: str, *, key: str, **_entry: str) -> int:
+        assert operation in ("append", "count")
+        self.logs[key] = self.logs.get(key, 0) + (operation == "append")
+        return self.logs[key]
+
+    def monotonic(self) -> float:
+        return self.now
 
     def has_come(self, key: str, within_s: float) -> bool:
-        assert 0.0 < within_s <= shutdown.ALL_S
+        assert 0.0 < within_s <= shutdown.NEXT_S
+        self.now += self._seconds
         self.awaited.append(key)
         log, _, number = key.rpartition("/")
         self.logs[log] += 1
@@ -35,7 +44,7 @@ def verdict(strangers: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("rank", "strangers", "waited_for"),
-    [(0, 0, ["r/bye/n/3"] * 3), (0, 2, ["r/bye/n/5"] * 5), (1, 2, ["r/bye-of-node/1/n/2"] * 2), (None, 2, [])],
+    [(0, 0, ["r/bye/n/3"] * 2), (0, 2, ["r/bye/n/5"] * 4), (1, 2, ["r/bye-of-node/1/n/2"]), (None, 2, [])],
     ids=["rank 0", "rank 0 and strangers", "rank 1", "a stranger"],
 )
 def test_the_node_that_serves_the_store_waits_for_all_and_others_for_their_own(
@@ -45,3 +54,20 @@ def test_the_node_that_serves_the_store_waits_for_all_and_others_for_their_own(
     store = Store()
     shutdown.farewell(cast(EventLoop, store), verdict(strangers), rank)
     assert store.awaited == waited_for
+
+
+def test_ranks_of_a_starved_machine_are_awaited_as_long_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each after 4 s; where none comes any more, and where they are too many for the time, rank 0 leaves."""
+    store = Store(4.0)
+    monkeypatch.setattr(time, "monotonic", store.monotonic)
+    shutdown.farewell(cast(EventLoop, store), verdict(3), 0)
+    assert store.now == 20.0 and store.logs["r/bye/n"] == 6
+    alone = Store(4.0)
+    monkeypatch.setattr(time, "monotonic", alone.monotonic)
+    monkeypatch.setattr(alone, "has_come", lambda *_: setattr(alone, "now", alone.now + 1.0))
+    shutdown.farewell(cast(EventLoop, alone), verdict(3), 0)
+    assert alone.now == pytest.approx(shutdown.NEXT_S, abs=1.0)
+    many = Store(4.0)
+    monkeypatch.setattr(time, "monotonic", many.monotonic)
+    shutdown.farewell(cast(EventLoop, many), verdict(100), 0)
+    assert shutdown.ALL_S <= many.now <= shutdown.ALL_S + 4.0
