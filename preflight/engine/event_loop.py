@@ -252,6 +252,7 @@ class EventLoop:
                 return _why_it_ended(child)
             if time.monotonic() >= end:
                 return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
+            child.drain()  # else one that prints more than a pipe holds waits for its reader
             self.pump(end - time.monotonic())
         return Returned(message["value"])
 

@@ -64,3 +64,16 @@ def test_a_child_that_is_asked_after_the_runs_deadline_has_a_second() -> None:
     answer, kind, has_waited, took = json.loads(done.stdout)
     assert (answer, kind, has_waited) == ({"judged": True}, "timed_out", True)
     assert took < 30.0
+
+
+LOUD = """
+from preflight.engine.event_loop import EventLoop
+answer = EventLoop(60.0).ask(lambda: print("x" * 1_000_000) or {"judged": True}, 20.0)
+print(answer)
+"""
+
+
+@pytest.mark.process
+def test_a_child_that_prints_more_than_a_pipe_holds_is_not_taken_for_one_that_hangs() -> None:
+    done = subprocess.run([sys.executable, "-c", LOUD], capture_output=True, text=True, check=True, timeout=60)
+    assert "'judged': True" in done.stdout, done.stdout
