@@ -36,8 +36,7 @@ class Judge:
         judge = partial(judging.judge, spec.source, self._job, outcomes, self._book, self._settings, groups)
         if spec.source.kind != "builtin":
             return self._loop.ask(judge, deadline_s)
-        order = self._order(spec, outcomes, groups)
-        if self._kept is not None and order is not None:
+        if self._kept is not None and (order := self._order(spec, outcomes, groups)) is not None:
             self._kept.forget_log()
             self._kept.channel.send(order)
             answer = self._loop.answer_of(self._kept, deadline_s)

@@ -37,12 +37,13 @@ def with_ras(
     views = _views(outcomes)
     if not found or not views:
         return list(found)
-    first, told = found[0], "; ".join(dict.fromkeys(view.sentence for view in views.values()))
+    first, any_view = found[0], next(iter(views.values()))
+    told = "; ".join(dict.fromkeys(view.sentence for view in views.values()))
     named = {finding.where["rank"] for finding in found if "rank" in finding.where}
     if len({(view.silent, view.behind) for view in views.values()}) > 1:
         told = "; ".join(f"asked on rank {rank}: {view.sentence}" for rank, view in list(views.items())[:MOST])
-    elif not named or _is_comparable(next(iter(views.values())), named, outcomes, desyncs):
-        first = _agreed(first, next(iter(views.values())), named, told)
+    elif not named or _is_comparable(any_view, named, outcomes, desyncs):
+        first = _agreed(first, any_view, named, told)
     return [replace(first, evidence={**first.evidence, "ras": told}), *found[1:]]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from preflight.check import Probe
 from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle, Health, Mig, System
+from preflight.sdk.gpu_clocks import BRAKE, HW_THERMAL, SLOWED, SW_THERMAL
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
@@ -241,9 +242,9 @@ def health(index: int) -> Health:
 
 
 THROTTLED = {
-    "SW Thermal Slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
-    "HW Thermal Slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
-    "HW Power Brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+    SLOWED[SW_THERMAL]: "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    SLOWED[HW_THERMAL]: "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    SLOWED[BRAKE]: "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
 }
 """The counters of lowered clocks that are no part of normal work, as the software's power cap is: a card at work often
 meets it."""

@@ -73,8 +73,7 @@ class Health(TypedDict):
     throttle: int | None
     """Mask of clock event reasons."""
     throttled_ns: NotRequired[dict[str, int | None]]
-    """Nanoseconds since the driver was loaded, by nvidia-smi's names of the reasons (nvml.THROTTLED);
-    r575 or newer."""
+    """Nanoseconds since the driver was loaded, by the names in gpu_clocks.SLOWED; r575 or newer."""
     temperature: int | None
     """Of the GPU in degrees C, like the limits."""
     temperature_limits: dict[str, int | None]
