@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.real_gpu.items import ROOT, UnexpectedError, Work, codes, item
+from tests.real_gpu.items import PATIENCE, ROOT, UnexpectedError, Work, codes, item
 from tests.real_gpu.items.launch import JOBS, PLAIN_LAUNCH, command, plain_ranks
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def sound(
         "--only",
         check,
         "--deadline",
-        str(int(limit_s) - 3),
+        str(int(limit_s * PATIENCE) - 3),
         "--report",
         report,
         *words,
