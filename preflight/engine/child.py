@@ -26,7 +26,6 @@ REAP_S = 5.0
 """A killed process that still exists after this time is in uninterruptible sleep: no signal will end it."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
-_stack_of_this_child = 2
 
 
 def adopt_orphans() -> None:
@@ -131,8 +130,10 @@ class Child:
         """What faulthandler has written."""
         return os.pread(self._stack, LOG_TAIL, 0).decode(errors="replace")
 
-    def dump_stack(self, within_s: float = 0.3) -> str:
-        """Asks for the stacks now and returns them. A stopped or uninterruptible process does not answer."""
+    def dump_stack(self, within_s: float = 1.0) -> str:
+        """Asks for the stacks and returns them. Only of a worker that is ended now: reading the frames of threads that
+        run can crash it. (A timer that did so at 85 % of the deadline has crashed a rank that was only slow, in
+        Python 3.12 beside Triton's threads.) A stopped or uninterruptible process does not answer."""
         if state_of(self.pid) in ("R", "S") and not self.stack():
             self.signal(signal.SIGUSR1)
             end = time.monotonic() + within_s
@@ -288,8 +289,6 @@ def _become_child(supervisor: int, channel: Channel, stack: int, output: int, ke
     # Line-buffered, like the output of C code: the order in the log is then the order of events.
     sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
-    global _stack_of_this_child
-    _stack_of_this_child = stack
     faulthandler.enable(file=stack)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     # Writing a core of torch's size can take longer than a deadline; the stack is kept, which says more.
@@ -319,15 +318,3 @@ def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: 
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
-
-
-def stack_dump_after(seconds: float) -> None:
-    """In a child: writes all stacks to the supervisor's page after `seconds`, even while native code holds the
-    GIL. (Never in the supervisor: faulthandler's own thread does not survive a fork, and the forked child
-    would wait for it forever.)"""
-    faulthandler.dump_traceback_later(seconds, file=_stack_of_this_child)
-
-
-def stack_dump_cancel() -> None:
-    """In a child: cancels the dump, because the measurement ended in time."""
-    faulthandler.cancel_dump_traceback_later()

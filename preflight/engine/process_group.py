@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 DRIVER_S = 60.0
 """Time for the driver to start: without persistence mode it takes seconds per GPU."""
 
-# Shares of a check's deadline: when a collective gives up, and when the stacks are written. In this order,
-# so that an exception arrives before the dump, and the dump is complete before the kill.
-GROUP_TIMEOUT, STACK_DUMP = 0.7, 0.85
+GROUP_TIMEOUT = 0.7
+"""The share of a check's deadline after which a collective gives up: its exception arrives before the deadline."""
 
 
 def group_timeout(deadline_s: float) -> timedelta:

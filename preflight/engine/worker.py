@@ -14,8 +14,7 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.core.secrets import Scrubber
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
-from preflight.engine.child import stack_dump_after, stack_dump_cancel
-from preflight.engine.process_group import STACK_DUMP, GroupMaker
+from preflight.engine.process_group import GroupMaker
 from preflight.hangs.collective_recorder import DumpFile, Recorder, prepare_environment
 from preflight.nccl.ras import DEFAULT, Watch
 from preflight.planning import registry
@@ -100,7 +99,6 @@ def _measure(
     """Measures one check and returns its outcome as JSON; any exception becomes an outcome."""
     start = time.monotonic()
     page.clear()
-    stack_dump_after(order["deadline_s"] * STACK_DUMP)
     recorder.begin(order["deadline_s"])
     try:
         answer = _call_measure(order, orders, loaded, page, recorder)
@@ -118,7 +116,6 @@ def _measure(
         recorder.after_an_exception((cause or error) if in_collective else None)
     finally:
         recorder.end()
-        stack_dump_cancel()
     return {**answer, "step": order["step"], "seconds": time.monotonic() - start}
 
 

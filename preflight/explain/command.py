@@ -19,7 +19,16 @@ from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
-from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, ras, reports, wait_places
+from preflight.explain.artifacts import (
+    desync_messages,
+    dumps,
+    error_files,
+    first_failure,
+    hang_stacks,
+    ras,
+    reports,
+    wait_places,
+)
 from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
 from preflight.explain.attempts import Attempts, Replay
 from preflight.explain.candidates import Candidate
@@ -166,7 +175,11 @@ def _from_artifacts(
     """What files that are not logs say, with their names as shown."""
     of_kind = {kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "ras", "report")}
     shown = {file.path: file.shown for file in inputs}
-    candidates, unread = dumps.find_candidates(of_kind["dump"])
+    job, unread = dumps.read(of_kind["dump"])
+    candidates = list(desync_messages.find_candidates(job)) if job.outcomes else []
+    unfinished = job.unfinished()
+    for process in ranks:
+        process.unfinished = unfinished.get(process.rank)
     from_ras, broken = ras.find_candidates(of_kind["ras"])
     candidates, unread = [*candidates, *from_ras], [*unread, *broken]
     for path in of_kind["report"]:

@@ -24,7 +24,7 @@ from preflight.nccl.ras import Watch
 T = TypeVar("T")
 LOOKS = (0.55, 0.65, 0.78)
 """Shares of a check's deadline: twice before torch gives up a collective (process_group.GROUP_TIMEOUT; NCCL then ends
-the process), since RAS shows a hang by what has not moved; and shortly before the stacks are written (STACK_DUMP)."""
+the process), since RAS shows a hang by what has not moved; and once between that and the deadline."""
 ANSWER_S = 0.3
 """Time for the worker's thread to answer its supervisor."""
 CALLS, GROUPS = 16, 32

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from preflight.nccl.version import version_text
 from preflight.sdk.files import read
 from preflight.sdk.probe import NoReply, Probe
 
@@ -36,6 +37,15 @@ def loaded() -> str:
     """The path of the libnccl in this process's memory; "" if there is none: NCCL may be linked into torch."""
     found = re.search(r"/\S*/libnccl\.so\S*", read("/proc/self/maps"))
     return found[0] if found else ""
+
+
+def version() -> str:
+    """ "2.32.3": of the libnccl in this process's memory, which torch.cuda.nccl.version() does not tell: that is a
+    constant of torch's build. "" if there is none."""
+    found = ctypes.c_int()
+    if not (library := loaded()) or _handle(library).ncclGetVersion(ctypes.byref(found)):
+        return ""
+    return version_text(found.value)
 
 
 def _handle(library: str) -> ctypes.CDLL:

@@ -8,8 +8,8 @@ from preflight.sdk import packages
 from preflight.sdk.files import read
 
 SAME_VERSION_FIX = (
-    "Install the same torch on all nodes: python -c 'import torch; print(torch.cuda.nccl.version())'; see "
-    "LD_PRELOAD and LD_LIBRARY_PATH."
+    "Install the same NCCL on all nodes: a run with NCCL_DEBUG=VERSION prints the one that is loaded "
+    "(torch.cuda.nccl.version() is the one that torch was built with); see LD_PRELOAD and LD_LIBRARY_PATH."
 )
 
 
@@ -21,6 +21,11 @@ def installed() -> str:
     metadata = read(os.path.join(known["torch"].folder, "METADATA")) if "torch" in known else ""
     asked = re.search(r"^Requires-Dist: (nvidia-nccl-cu\d+)", metadata, re.MULTILINE)
     return known[asked[1]].version if asked and asked[1] in known else ""
+
+
+def version_text(code: int) -> str:
+    """22703 means 2.27.3 (NCCL_VERSION in src/nccl.h.in, since 2.9)."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def is_before(version: str, major: int, minor: int) -> bool:

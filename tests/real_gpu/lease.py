@@ -1,6 +1,6 @@
 """`make lease`: the use of a GPU that is lent for minutes. LEASE=dry rehearses it on a CPU.
 
-    python -m tests.real_gpu.lease FOLDER [ITEM...]     all items, or these; what they leave is packed into FOLDER
+    python -m tests.real_gpu.lease FOLDER [STAGE...]    all stages, or these: 'C5|F3|F1 F6' is one of three lanes
     LEASE=dry python -m tests.real_gpu.lease FOLDER
 
 Stages run one after the other, the lanes of a stage side by side, an item in a process session of its own with a
@@ -25,7 +25,7 @@ from tests.real_gpu.items import DRY, ITEMS, PATIENCE, ROOT, Item, UnexpectedErr
 for module in ("facts", "figures", "one_node", "hangs", "cuda_faults", "training"):
     importlib.import_module(f"{items.__name__}.{module}")  # each adds its items
 
-PACK_S = 3600.0 if DRY else 430.0
+PACK_S = float(os.environ.get("LEASE_S", "3600" if DRY else "430"))
 """Seconds: of the 15 minutes of a lease two starts of the machine take three, and what has failed through our own fault
 is to be run again."""
 GRACE_S = 25.0
@@ -136,13 +136,12 @@ def run_lane(names: str, told: Told) -> None:
         run_item(ITEMS[name], told)
 
 
-def run(folder: Path, only: Sequence[str]) -> int:
+def run(folder: Path, stages: Sequence[Sequence[str]]) -> int:
     """Runs the stages, then packs. Returns how many items were not as expected."""
     folder.mkdir(parents=True, exist_ok=True)
     told = Told(folder)
-    for stage in STAGES:
-        lanes = [" ".join(name for name in lane.split() if not only or name in only) for lane in stage]
-        threads = [threading.Thread(target=run_lane, args=(lane, told)) for lane in lanes if lane]
+    for stage in stages:
+        threads = [threading.Thread(target=run_lane, args=(lane, told)) for lane in stage]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -197,10 +196,11 @@ def main() -> None:
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
     print(f"commit {commit()}{', dry' if DRY else ''}", flush=True)
-    unknown = [name for name in sys.argv[2:] if name not in ITEMS]
+    stages = [stage.split("|") for stage in sys.argv[2:]] or STAGES
+    unknown = {name for stage in stages for lane in stage for name in lane.split()} - ITEMS.keys()
     if unknown:
-        raise SystemExit(f"no such item: {', '.join(unknown)}; there are {', '.join(ITEMS)}")
-    run(Path(sys.argv[1]).resolve(), sys.argv[2:])
+        raise SystemExit(f"no such item: {', '.join(sorted(unknown))}; there are {', '.join(ITEMS)}")
+    run(Path(sys.argv[1]).resolve(), stages)
 
 
 if __name__ == "__main__":

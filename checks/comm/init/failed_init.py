@@ -14,6 +14,7 @@ from preflight.checks.comm.init import init_causes, unreachable
 from preflight.checks.comm.init.init_causes import DUPLICATE_GPU, RDMA, VERSIONS
 from preflight.failure_book.book import live_book
 from preflight.failure_book.line import Line
+from preflight.nccl.version import version_text
 
 CODES = {f"comm.init.{name.lower()}": code for name, code in vars(init_causes).items() if isinstance(code, Code)}
 
@@ -22,6 +23,7 @@ RETRY = re.compile(
     r"NCCL INFO (?:\w+: )?(connect(?: to \S{1,250})? returned [^,\n]{3,60}), retrying \((?:[5-9]|\d\d+)/"
 )
 """From 2.24 on. NCCL retries for a minute (34 times), maybe longer than the check waits; 5 retries take 1.5 s."""
+OWN_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 LAST = re.compile(r"Last error:\n([^\n]{1,1000})|\b((?:CUDA error|CUDA driver error|Error \d{3}): [^\n]{1,300})")
 """In torch's exception: NCCL's last WARN, or CUDA's error."""
 
@@ -134,24 +136,20 @@ def _value(log: str, environ: Mapping[str, str], variable: str) -> str:
 
 
 def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
-    """Each rank reports the first pair that differs: together these tell which rank has which version."""
+    """Each rank's log begins with its own version. Where NCCL still understands the other's message, it also reports
+    the first pair that differs; 2.28 and 2.32 do not get so far ("Message truncated")."""
     pairs = [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]
-    seen: dict[int, str] = {}
+    seen = {rank: found[1] for rank, its in failed.items() if (found := OWN_VERSION.search(its.log))}
     for pair in pairs:
-        seen[_rank(run, pair["rank"])] = _version(int(pair["version"]))
-        seen[_rank(run, pair["peer_rank"])] = _version(int(pair["peer_version"]))
+        seen[_rank(run, pair["rank"])] = version_text(int(pair["version"]))
+        seen[_rank(run, pair["peer_rank"])] = version_text(int(pair["peer_version"]))
     votes = vote(sorted(seen.items()))
     victims = tuple(sorted(failed.keys() - {rank for rank, _ in votes.odd()}))
     for rank, version in votes.odd():
         text = f"has NCCL {version}, expected {votes.usual} as on {votes.share()} named"
         yield VERSIONS.fail(text, noticed_by=victims, **run.job.where(rank))
-    if pairs and not votes.decided:
+    if seen and not votes.decided:
         yield VERSIONS.fail(f"NCCL is {votes.sides()}, expected one version", noticed_by=tuple(failed))
-
-
-def _version(code: int) -> str:
-    """22703 means 2.27.3 (NCCL_VERSION in src/nccl.h.in, since 2.9)."""
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _rank(run: Run, number: str) -> int:

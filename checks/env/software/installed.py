@@ -42,7 +42,7 @@ def _torch() -> tuple[dict[str, str | None], str | None]:
     return {
         "torch": str(torch.__version__),
         "cuda": build,
-        "nccl": _answer(lambda: ".".join(map(str, nccl.version()))),
+        "nccl": parameters.version() or _answer(lambda: ".".join(map(str, nccl.version()))),
         "cudnn": _answer(lambda: torch.backends.cudnn._cudnn.getVersionInt()),
     }, os.path.dirname(torch.__file__)
 

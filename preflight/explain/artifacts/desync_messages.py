@@ -55,6 +55,15 @@ class JobDumps:
             for record in outcome.recorded or ():
                 yield rank, "" if record["world"] else record["ranks"], record
 
+    def unfinished(self) -> dict[int, tuple[str, set[int]]]:
+        """Of each rank the operation of its first call that is not over, and the ranks of that call's group."""
+        found: dict[int, tuple[str, set[int]]] = {}
+        for rank, group, record in self.records():
+            for call in record["calls"]:
+                if not call["over"]:
+                    found.setdefault(rank, (str(call["operation"]), self.ranks_of(group)))
+        return found
+
     def ranks_of(self, group: str) -> set[int]:
         """The ranks of `group`, which is named as in a Desync: by its ranks, or "" for the world."""
         return set(rank_ranges.from_text(group)) if group else set(range(self.world))

@@ -21,14 +21,18 @@ Records = dict[Key, dict[int, Recorded]]
 
 def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
     """The candidates from all dumps together; none if the ranks are in step and no rank waits long."""
+    job, unread = read(paths)
+    return list(desync_messages.find_candidates(job)) if job.outcomes else [], unread
+
+
+def read(paths: Sequence[str]) -> tuple[JobDumps, list[Unread]]:
+    """What the dumps hold, as if a check had hung; without outcomes where none can be read."""
     dumps, unread = _read(paths)
-    if not dumps:
-        return [], unread
-    world = max(*dumps, *(dump.world - 1 for dump in dumps.values()), 0) + 1
+    world = max([*dumps, *(dump.world - 1 for dump in dumps.values())], default=-1) + 1
     records = _with_unused(_records(dumps, world), dumps)
     files = {rank: dump.file for rank, dump in dumps.items()}
     outcomes = {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
-    return list(desync_messages.find_candidates(JobDumps(outcomes, files, world))), unread  # as if a check had hung
+    return JobDumps(outcomes, files, world), unread
 
 
 def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:

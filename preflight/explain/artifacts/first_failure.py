@@ -148,7 +148,7 @@ def _died(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[
 def _left_early(processes: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that reached the end of the script while others waited for them."""
     latest = min(map(_failed_at, noticed), default=0.0) + CLOSING_S
-    left = [process for process in processes if not _exception(process) and 0.0 < _left_at(process) < latest]
+    left = [process for process in processes if not _exception(process) and 0.0 < left_at(process) < latest]
     lost = [process for process in noticed if _has_message(process, "closed by peer|reset by peer|[Tt]imed? ?out")]
     if not left or not lost:
         return []
@@ -157,7 +157,7 @@ def _left_early(processes: Sequence[RankProcess], noticed: Sequence[RankProcess]
     return [from_artifact("collective_mismatch", f"{message}{_others(noticed)}", where, victims, left[0].file, CLEAN)]
 
 
-def _left_at(process: RankProcess) -> float:
+def left_at(process: RankProcess) -> float:
     """When a rank ended in order, or by os._exit(0); otherwise 0.0."""
     record = process.record
     return as_number(record.get("ended")) or (as_number(record.get("gone")) if record.get("status") == 0 else 0.0)

@@ -5,6 +5,7 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.exceptions import Frame
+from preflight.explain.artifacts.first_failure import left_at
 from preflight.explain.artifacts.processes import (
     ProcessSample,
     RankProcess,
@@ -35,7 +36,8 @@ def find_candidates(processes: Sequence[RankProcess]) -> list[Candidate]:
     """The reasons for a hang, the most direct first; [] if the stacks show none."""
     sampled = [process for process in processes if process.samples]
     halted = [candidate for process in sampled for candidate in _halted(process, sampled)]
-    return halted or _late(sampled, processes) or _in_different_places(sampled, processes)
+    moved = _late(sampled, processes) or _in_different_places(sampled, processes)
+    return halted or moved or _departed(sampled, processes)
 
 
 def describe_places(processes: Sequence[RankProcess]) -> list[str]:
@@ -63,7 +65,8 @@ def _describe_activity(process: RankProcess) -> str:
 
 
 def _waits_in(process: RankProcess) -> str:
-    return collective(process.samples[0].frames)
+    recorded = process.unfinished[0] if process.unfinished and process.samples[0].frames else ""
+    return collective(process.samples[0].frames) or recorded
 
 
 def _loads(frames: Sequence[Frame]) -> bool:
@@ -126,6 +129,18 @@ def _late(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) -> l
         fix = _FIX_LOADER if _loads(first.samples[0].frames) else _FIX_LATE
         candidates.append(from_artifact("slow_rank_timeout", message, where, others, first.file, weight, fix=fix))
     return candidates
+
+
+def _departed(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) -> list[Candidate]:
+    """Ranks that ended in order while all others wait inside a collective that they are part of."""
+    waiting = [process for process in sampled if _waits_in(process)]
+    left = [process for process in processes if not process.samples and left_at(process)]
+    awaited = [p for p in left if all(w.unfinished is None or p.rank in w.unfinished[1] for w in waiting)]
+    if not waiting or len(waiting) != len(sampled) or not awaited:
+        return []
+    message = f"{ranks(awaited)} finished the script while {_sides(waiting)} waited; expected all ranks to enter it"
+    where, others = awaited[0].where if len(awaited) == 1 else {}, [process.rank for process in waiting]
+    return [from_artifact("collective_mismatch", message, where, others, awaited[0].file, LATE)]
 
 
 def _in_different_places(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) -> list[Candidate]:

@@ -55,6 +55,9 @@ class RankProcess:
     last: list[Frame] = field(default_factory=list)
     """Of its main thread, when a signal ended it in native code, or when torch's debug server last asked; the innermost
     first."""
+    unfinished: tuple[str, set[int]] | None = None
+    """The operation that torch's flight recorder shows as not over, and the ranks that it is with. On a GPU a rank
+    waits for it wherever it next needs a result: its stack shows no collective."""
 
     @property
     def where(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.real_gpu.items.ranks import (
     NEW,
     ONE_NODE,
     ONE_VARIANT,
+    SMALL_SWEEPS,
     TOGETHER,
     free_port,
     job,
@@ -181,9 +182,9 @@ def _transports(screen: str) -> str:
     return " ".join(line.split())
 
 
-@item("C5", "--all with 2 ranks as one node: only shared_gpu; P2P or SHM, not sockets", 100)
+@item("C5", "--all with 2 ranks as one node: only shared_gpu; P2P or SHM, not sockets", 120)
 def whole_plan(work: Work) -> str:
-    exit_codes, screen, found = _run(work, 2, "--all", *ONE_VARIANT, limit_s=95)
+    exit_codes, screen, found = _run(work, 2, "--all", *ONE_VARIANT, *SMALL_SWEEPS, limit_s=115)
     fails = [line for line in screen.splitlines() if re.match(r"(FAIL|ERROR|SKIP|WARN)\b", line)]
     others = [each for each in found.split(", ") if "shared_gpu" not in each and each != "no finding"]
     seen = f"exit {exit_codes}; {found}; {_transports(screen)}; {[line[:90] for line in fails]}"

@@ -31,6 +31,11 @@ ONE_VARIANT = tuple(
     }.items()
     for word in ("--set", f"train.{name}.variants={variant}")
 )  # fmt: skip
+SMALL_SWEEPS = tuple(
+    word
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+    for word in ("--set", f"comm.{name}.max_mib=64")
+)
 SMALL_SHM = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
 
 

@@ -89,9 +89,9 @@ def missing(work: Work, *modules: str) -> str:
     return f"not rehearsed: {', '.join(absent)} is not installed here" if absent else ""
 
 
-@item("F1", "train.fsdp2 passes, plain and with bfloat16", 45)
+@item("F1", "train.fsdp2 passes, plain and with bfloat16", 75)
 def fsdp2_mixed(work: Work) -> str:
-    return one(work, "train.fsdp2", "--set", "train.fsdp2.variants=plain,mixed", limit_s=40)
+    return one(work, "train.fsdp2", "--set", "train.fsdp2.variants=plain,mixed", limit_s=70)
 
 
 @item("F2", "losses of fp8 linear layers within 10% of bfloat16's", 35)
@@ -99,9 +99,9 @@ def fp8(work: Work) -> str:
     return job(work, "fp8", 30)
 
 
-@item("F3", "train.compile passes, by inductor", 75)
+@item("F3", "train.compile passes, by inductor", 110)
 def compiled(work: Work) -> str:
-    return one(work, "train.compile", limit_s=70)
+    return one(work, "train.compile", limit_s=105)
 
 
 @item("F4", "losses under reduce-overhead (CUDA graphs) within 1% of plain", 50)
@@ -109,7 +109,7 @@ def cuda_graphs(work: Work) -> str:
     return job(work, "reduce_overhead", 45)
 
 
-@item("F5", "train.model passes for Llama, Qwen3-MoE and ViT by their config.json", 110)
+@item("F5", "train.model passes for Llama, Qwen3-MoE and ViT by their config.json", 150)
 def configurations(work: Work) -> str:
     env: dict[str, str] = {}
     if missing(work, "transformers"):
@@ -124,10 +124,10 @@ def configurations(work: Work) -> str:
     return work.expect(all(right for right, _ in told), " || ".join(seen for _, seen in told))
 
 
-@item("F6", "train.model passes for a LightningModule", 40)
+@item("F6", "train.model passes for a LightningModule", 65)
 def lightning(work: Work) -> str:
     words = ("--model", f"{LIGHTNING}:Classifier", "--set", "train.model.strategies=ddp/plain,fsdp2/plain")
-    return missing(work, "pytorch_lightning") or one(work, "train.model", *words, limit_s=35)
+    return missing(work, "pytorch_lightning") or one(work, "train.model", *words, limit_s=60)
 
 
 @item("F7", "data.sampler, data.seeds and data.resume pass for Accelerate's loader with pinned memory", 40)
@@ -137,12 +137,12 @@ def pinned(work: Work) -> str:
     return f"{why}; {seen}" if why else seen
 
 
-@item("F8", "train.checkpoint passes from GPU tensors (on NCCL alone it leaves async_save out)", 50)
+@item("F8", "train.checkpoint passes from GPU tensors (on NCCL alone it leaves async_save out)", 75)
 def checkpoint(work: Work) -> str:
-    return one(work, "train.checkpoint", "--set", "train.checkpoint.gib=0.5", limit_s=45)
+    return one(work, "train.checkpoint", "--set", "train.checkpoint.gib=0.5", limit_s=70)
 
 
-@item("F9", "preflight.run in a script passes and leaves neither context nor memory", 45)
+@item("F9", "preflight.run in a script passes and leaves neither context nor memory", 65)
 def within(work: Work) -> str:
     """One command runs both ranks; each starts preflight beside itself."""
-    return job(work, "within", 40)
+    return job(work, "within", 60)
