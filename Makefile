@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
 	safetensors pyyaml braceexpand tqdm fsspec packaging filelock
 
-.PHONY: preflight test fast test-rest test-all test-gpu test-floor test-newest coverage lint bench soak sizes mutants
+.PHONY: preflight test fast test-rest test-all test-gpu lease test-floor test-newest coverage lint bench soak sizes mutants
 .PHONY: clean
 
 preflight: $(VENV)/.installed
@@ -82,6 +82,10 @@ mutants: $(VENV)/.dev
 # On a machine with NVIDIA GPUs: the checks of GPUs against nvidia-smi, and the whole plan on NCCL.
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu tests
+
+# The minutes of a lent GPU: tests/real_gpu/lease.py, docs/gpu-runs.md. LEASE=dry rehearses them on a CPU.
+lease: $(VENV)/.dev
+	$(BIN)/python -m tests.real_gpu.lease $${OUT:-lease-report}
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak tests

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -322,6 +323,18 @@ def test_an_abort_outside_a_collective_explains_the_others() -> None:
 def test_what_is_not_the_machines_fault_is_an_error(outcome: Outcome, says: str) -> None:
     (found,) = blame.findings("a.b", Scope.RANK, {1: outcome}, JOB)
     assert found.severity == "error" and says in found.message
+
+
+def test_a_start_that_the_runs_deadline_cut_short_is_no_fault_of_the_network() -> None:
+    """Seen on a sound machine at load 60, where NCCL's start took 9 s."""
+    joining = in_(operation="process group", shape="3 ranks")
+    cut = Outcome("timed_out", 8.9, state="R", cut_short=True, collective=joining)
+    (found,) = blame.findings("a.b", Scope.WORLD, dict.fromkeys(range(3), cut), JOB)
+    assert (found.severity, found.where) == ("error", {}) and "--deadline" in found.fix and "network" not in found.fix
+    assert "in the 8.9 s that the run's deadline left" in found.message
+    whole = replace(cut, cut_short=False)
+    (found,) = blame.findings("a.b", Scope.WORLD, {0: cut, 1: cut, 2: whole}, JOB)
+    assert found.severity == "fail" and "network" in found.fix
 
 
 @pytest.mark.parametrize(

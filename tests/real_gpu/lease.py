@@ -183,11 +183,11 @@ def act(name: str, folder: Path) -> None:
 
 
 def commit() -> str:
-    """The commit that is tried: git's, or what was carried beside a tree without one."""
-    if (ROOT / ".git").exists():
-        return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
-    carried = ROOT / ".carry" / "commit"
-    return carried.read_text().strip() if carried.exists() else "unknown"
+    """The commit that is tried: on a lent machine, whose copy of the tree has another history or none, LEASE_COMMIT."""
+    if given := os.environ.get("LEASE_COMMIT"):
+        return given
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
 
 
 def main() -> None:

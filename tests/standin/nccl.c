@@ -7,7 +7,8 @@
 
 int ncclGetVersion(int *version)
 {
-    *version = 23203;
+    const char *code = getenv("STANDIN_NCCL_VERSION");
+    *version = code ? atoi(code) : 23203;
     return 0;
 }
 

@@ -138,7 +138,7 @@ def _departed(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) 
     awaited = [p for p in left if all(w.unfinished is None or p.rank in w.unfinished[1] for w in waiting)]
     if not waiting or len(waiting) != len(sampled) or not awaited:
         return []
-    message = f"{ranks(awaited)} finished the script while {_sides(waiting)} waited; expected all ranks to enter it"
+    message = f"{ranks(awaited)} finished the script while others waited: {_sides(waiting)}; expected all to enter it"
     where, others = awaited[0].where if len(awaited) == 1 else {}, [process.rank for process in waiting]
     return [from_artifact("collective_mismatch", message, where, others, awaited[0].file, LATE)]
 

@@ -24,6 +24,7 @@ from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
 from tests.on_hosts import found_each_as
 from tests.running import Finished
+from tests.standin import library
 
 ONLY = ("--only", "env.software")
 needs_mounts = pytest.mark.skipif(
@@ -150,6 +151,15 @@ def test_another_driver_kernel_and_packages_and_other_libraries(tmp_path: Path) 
     finished = run_nodes(tmp_path, 3, *ONLY, before=before, wrap=wrap, own=own, environ=environ)
     names = ("driver", "kernel", "packages", "nccl", "cudnn")
     found_each_as(finished, *(f"software_{name}" for name in names))
+
+
+@pytest.mark.skipif(not library.can_build, reason="the stand-in needs gcc")
+def test_the_nccl_that_is_loaded_counts_and_not_the_one_that_torch_was_built_with(tmp_path: Path) -> None:
+    environ = with_path(torch_in(tmp_path / "same", {"cuda/nccl.py": answering((2, 21, 5))}))
+    environ |= {"LD_PRELOAD": str(library.nccl(tmp_path))}
+    own = {1: {"STANDIN_NCCL_VERSION": "22809"}}
+    finished = run_nodes(tmp_path, 3, *ONLY, own=own, environ=environ, wrap={rank: ["env"] for rank in range(3)})
+    found_each_as(finished, "software_preloaded")
 
 
 # The code

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[3]
 DRY = os.environ.get("LEASE") == "dry"
 MACHINE = "h100_vm" if (ROOT / "tests/standin/machines/h100_vm.toml").exists() else "h100_nvswitch"
 """What the dry run's NVML plays."""
+SOON = 3 if DRY else 12
+"""Seconds of silence after which `debug` looks at a job."""
 PATIENCE = 4.0 if DRY else 1.0
 """Limits are for a machine of 16 cores; the rehearsal has two, and others at work on them."""
 ENVIRON = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.nccl import ras
-from tests.real_gpu.items import ROOT, UnexpectedError, Work, codes, item
+from tests.real_gpu.items import ROOT, SOON, UnexpectedError, Work, codes, item
 from tests.real_gpu.items.figures import Sampler
 from tests.real_gpu.items.ranks import APART, TOGETHER, free_port, job, needs_one_node, places, start, wait_for
 
@@ -55,7 +55,18 @@ def _debugged(name: str, deed: str, expected: str = "rank 1") -> None:
     def debugged(work: Work) -> str:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
         command = [*torchrun, "-m", "tests.real_gpu.jobs.apart", deed]
-        words = [sys.executable, "-m", "preflight", "debug", "--hang-after", "12", "--report", "report", "--", *command]
+        words = [
+            sys.executable,
+            "-m",
+            "preflight",
+            "debug",
+            "--hang-after",
+            str(SOON),
+            "--report",
+            "report",
+            "--",
+            *command,
+        ]
         ended = work.run(words, limit_s=56, env={**APART, "NCCL_RAS_ADDR": f"localhost:{free_port()}"})
         found = work.findings()
         told = " | ".join(str(each["message"])[:200] for each in found)

@@ -184,7 +184,8 @@ def _transports(screen: str) -> str:
 
 @item("C5", "--all with 2 ranks as one node: only shared_gpu; P2P or SHM, not sockets", 120)
 def whole_plan(work: Work) -> str:
-    exit_codes, screen, found = _run(work, 2, "--all", *ONE_VARIANT, *SMALL_SWEEPS, limit_s=115)
+    less = ["--skip", "train,data"] if work.dry else []
+    exit_codes, screen, found = _run(work, 2, "--all", *less, *ONE_VARIANT, *SMALL_SWEEPS, limit_s=115)
     fails = [line for line in screen.splitlines() if re.match(r"(FAIL|ERROR|SKIP|WARN)\b", line)]
     others = [each for each in found.split(", ") if "shared_gpu" not in each and each != "no finding"]
     seen = f"exit {exit_codes}; {found}; {_transports(screen)}; {[line[:90] for line in fails]}"
