@@ -5,7 +5,7 @@
 Each getter of the system and of the first GPU is called in a thread of its own with a bound, with the numbers of
 ARGUMENTS beside the handle; what wants a struct is left to `tests.checks.gpu.read_all`. A call that crashes costs only
 itself: all are made in a child, which another one replaces. No setter is called. UUIDs and serials are in the file;
-they are replaced before it becomes a fixture.
+`tests.real_gpu.nvml_fixture` replaces them.
 """
 
 import ctypes
@@ -49,6 +49,8 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name, *_ in value._fields_}
     if isinstance(value, ctypes.Array | list | tuple):
         return [plain(each) for each in list(value)[:64]]
+    if isinstance(value, pynvml.nvmlFriendlyObject):
+        return plain(vars(value))
     if isinstance(value, ctypes._SimpleCData):
         return plain(value.value)
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ ecc.mode|pending ecc.volatile|aggregate.corrected|uncorrected
 sram.volatile|aggregate.parity|secded|corrected sram.bucket.l2|sm|pcie|mcu|other sram.threshold
 remapped.corrected|uncorrected|pending|failure retired.single|double|pending
 pstate reasons reasons.supported temperature temperature.margin
-temperature.threshold.shutdown|slowdown|memory_max|gpu_max|acoustic_min|acoustic_current|acoustic_max
+temperature.threshold.shutdown|slowdown|memory_max|gpu_max|acoustic_min|acoustic_current|acoustic_max|gps
 power.usage|enforced|limit|default|min|max
 clock.graphics|sm|memory|video clock.max|application|default.graphics|sm|memory|video
 processes.compute|graphics|mps
@@ -24,7 +24,7 @@ pcie.generation|width|replay|speed pcie.max.generation|width pcie.gpu_max.genera
 links links.capable link.N.state|version link.N.remote.type|bus|device_id
 link.N.capability.N link.N.error.replay|recovery|crc_flit|crc_data|ecc_data
 fabric.state|status|clique|health|summary|cluster field.N field.N.N
-topology.N p2p.N.read|write|nvlink|atomics|prop affinity.cpus affinity.memory affinity.cpus.socket numa
+topology.N p2p.N.read|write|nvlink|atomics|prop|unknown affinity.cpus affinity.memory affinity.cpus.socket numa
 """
 
 

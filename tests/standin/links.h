@@ -132,23 +132,9 @@ int nvmlDeviceGetTopologyCommonAncestor(device *d, device *peer, unsigned *out) 
 int nvmlDeviceGetP2PStatus(device *d, device *peer, unsigned reach, unsigned *out) {
     ENTER(d);
     ENTER(peer);
-    if (reach >= sizeof peer_reaches / sizeof *peer_reaches || d == peer) return INVALID_ARGUMENT;
-    return NUMBER_AT(d, out, "p2p.%u.%s", peer->index, peer_reaches[reach]);
-}
-
-int nvmlDeviceGetTopologyNearestGpus(device *d, unsigned level, unsigned *count, device **out) {
-    ENTER(d);
-    unsigned room = *count, found = 0;
-    for (unsigned i = 0; i < number_or(NULL, "count", 0); i++) {
-        unsigned here = 0;
-        device *peer;
-        int code = NUMBER_AT(d, &here, "topology.%u", i);
-        if (i == d->index || code != OK || here != level || look_up(&peer, i) != OK) continue;
-        if (out && found < room) out[found] = peer;
-        found++;
-    }
-    *count = found;
-    return OK;
+    if (reach >= sizeof peer_reaches / sizeof *peer_reaches) return INVALID_ARGUMENT;
+    int code = NUMBER_AT(d, out, "p2p.%u.%s", peer->index, peer_reaches[reach]);
+    return d == peer && code == NOT_SUPPORTED ? INVALID_ARGUMENT : code;
 }
 
 static int affinity(const device *d, const char *key, unsigned size, unsigned long *set) {

@@ -34,7 +34,7 @@ A GPU: each key begins with `gpu.I.`, I is NVML's index
                 retired.single|double (how many pages; their addresses are made up)   retired.pending
                 inforom.valid=1, !14
     state       pstate reasons reasons.supported   temperature temperature.margin
-                temperature.threshold.shutdown|slowdown|memory_max|gpu_max|acoustic_min|acoustic_current|acoustic_max
+                temperature.threshold.shutdown|slowdown|memory_max|gpu_max|acoustic_min|acoustic_current|acoustic_max|gps
                 power.usage|enforced|limit|default|min|max
                 clock.graphics|sm|memory|video   clock.max.*  clock.application.*  clock.default.*  (the same four)
     processes   processes.compute|graphics|mps=PID:BYTES[,PID:BYTES]   BYTES may be `-` (not available); empty: none
@@ -47,8 +47,8 @@ A GPU: each key begins with `gpu.I.`, I is NVML's index
     fields      field.ID.SCOPE, else field.ID (any scope): a number (unsigned int), or one after its type: `int -6`,
                 `ull 7`, `double 0.5`, `ll`, `ulong`, `ushort`.   `!N` is the field's own nvmlReturn
     topology    topology.J: from this GPU to GPU J 10 one switch, 20 several, 30 host bridge, 40 NUMA node, 50 system
-                p2p.J.read|write|nvlink|atomics|prop: 0 fine, 1 chipset, 2 GPU, 3 topology, 4 registry,
-                    5 not supported, 6 unknown
+                p2p.J.read|write|nvlink|atomics|prop|unknown: 0 fine, 1 chipset, 2 GPU, 3 topology, 4 registry,
+                    5 not supported, 6 unknown (to the GPU itself: missing is `!2`)
                 affinity.cpus=0-47,96-143   affinity.memory=0   affinity.cpus.socket (if unlike the node's)
                 numa (Grace only)
     MIG         mig.M.KEY: the same keys for the handle of instance M: mig.M.uuid, mig.M.name, mig.M.memory.total
@@ -63,7 +63,7 @@ exists at all.
 this machine; of /proc, /proc/driver is. The PCIe links in sysfs follow `pcie.*` of the GPU, also at the port above it.
 `files` are further files, by absolute path: a text, or None to take away a file or folder of the machine's own /sys and
 /proc/driver, and of what the driver has in /dev. Elsewhere (/dev/kmsg, /proc/cmdline) the text comes over the file that
-is there.
+is there. A machine's own `[files]`, by path, are laid below those of a test.
 
 `services` are names of processes that run beside the command, until it ends. All processes of this machine see them,
 but where the machine has `own_processes`: then these, those of the command and a `kthreadd` with number 2 are all that
@@ -158,7 +158,7 @@ def load(
     (root / "keys").write_text("\n".join(lines) + "\n")
     visible = list(spec.get("visible", range(len(gpus))))
     tree = sysfs.tree(spec, _with_changes(gpus, changed, visible), visible)
-    mounts = [*_mounts(root), *_extra(root, tree, files or {})]
+    mounts = [*_mounts(root), *_extra(root, tree, {**spec.get("files", {}), **(files or {})})]
     tree.save(root / "own.tar")
     built = library.build({*spec.get("absent", ()), *absent})
     kept = {key: value for key, value in changed.items() if value is not None}

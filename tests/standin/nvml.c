@@ -139,11 +139,11 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device *d, device **out) {
 static const char *const clocks[] = {"graphics", "sm", "memory", "video"};
 static const char *const sensors[] = {"temperature"};
 static const char *const thresholds[] = {
-    "shutdown", "slowdown", "memory_max", "gpu_max", "acoustic_min", "acoustic_current", "acoustic_max"};
+    "shutdown", "slowdown", "memory_max", "gpu_max", "acoustic_min", "acoustic_current", "acoustic_max", "gps"};
 static const char *const errors[] = {"corrected", "uncorrected"};
 static const char *const counters[] = {"volatile", "aggregate"};
 static const char *const link_errors[] = {"replay", "recovery", "crc_flit", "crc_data", "ecc_data"};
-static const char *const peer_reaches[] = {"read", "write", "nvlink", "atomics", "prop"};
+static const char *const peer_reaches[] = {"read", "write", "nvlink", "atomics", "prop", "unknown"};
 
 TEXT(nvmlDeviceGetName, "name")
 TEXT(nvmlDeviceGetSerial, "serial")

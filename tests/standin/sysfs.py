@@ -124,11 +124,12 @@ def _driver(tree: Tree, machine: Mapping[str, Any], gpus: Sequence[Gpu]) -> None
     tree.text("/dev", nvidiactl="")
     for gpu in gpus:
         about = {
-            "Model": gpu.keys.get("name", ""), "GPU UUID": gpu.keys.get("uuid", ""),
-            "Video BIOS": gpu.keys.get("vbios", ""), "Bus Type": "PCIe", "Bus Location": gpu.place.bus,
-            "Device Minor": gpu.keys.get("minor", 0), "GPU Firmware": version, "GPU Excluded": "No",
+            "Model: \t\t": gpu.keys.get("name", ""), "GPU UUID: \t": gpu.keys.get("uuid", ""),
+            "Video BIOS: \t": str(gpu.keys.get("vbios", "")).lower(), "Bus Type: \t": "PCIe",
+            "Bus Location: \t": gpu.place.bus, "Device Minor: \t": gpu.keys.get("minor", 0),
+            "GPU Firmware: \t": version, "GPU Excluded:\t": "No",
         }  # fmt: skip
-        lines = "\n".join(f"{name + ':':<17}{value}" for name, value in about.items())
+        lines = "\n".join(f"{name} {value}" for name, value in about.items())
         tree.text(f"/proc/driver/nvidia/gpus/{gpu.place.bus}", information=lines)
     for module in ("nvidia", "nvidia_uvm", *(["nvidia_peermem"] if machine.get("nics") else [])):
         tree.text(f"/sys/module/{module}", version=version)

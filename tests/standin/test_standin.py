@@ -59,6 +59,7 @@ SAMPLES = {
     "consumer": ("NVIDIA GeForce RTX 4090", [0, 0, NO_LINKS], 5, NO_LINKS, NO_LINKS, 30),
     "mig": ("NVIDIA A100 80GB PCIe", [0, 12, BEYOND], 5, [0, 0, 0, 0], 0, 50),
     "t4_vm": ("Tesla T4", [0, 0, NO_LINKS], BEYOND, NO_LINKS, NO_LINKS, NO_LINKS),
+    "h200_vm": ("NVIDIA H200", [0, 0, NO_LINKS], 5, [0, 0, 0, 0], NO_LINKS, NO_LINKS),
     "container": ("NVIDIA H100 80GB HBM3", [18, 0, BEYOND], 0, [0, 0, 0, 0], 0, 40),
 }
 SAMPLE = """[

@@ -54,6 +54,7 @@ TOLD: dict[str, tuple[Any, ...]] = {
     "consumer": (*NONE, 0, None, None, None, None, None, None, None),
     "mig": (*NONE, None, None, 0, None, None, None, 38, 3),
     "t4_vm": (*NONE, None, None, None, 0, None, None, None, None),
+    "h200_vm": (*NONE, 0, 0, 0, None, 0, 55, 33, 0),
     "container": (*NVLINK_4, 3, 0, 0, None, 0, 56, 41, 0),
 }
 

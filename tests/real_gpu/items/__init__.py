@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 DRY = os.environ.get("LEASE") == "dry"
-MACHINE = "h100_vm" if (ROOT / "tests/standin/machines/h100_vm.toml").exists() else "h100_nvswitch"
+MACHINE = "h200_vm"
 """What the dry run's NVML plays."""
 SOON = 3 if DRY else 12
 """Seconds of silence after which `debug` looks at a job."""
