@@ -38,7 +38,7 @@ IDS_AND_CODES = {
     },
     "env.software": {
         "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
-        "paths",
+        "paths", "patched", "library",
     },
     "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit"},
     "net.efa": {"no_plugin", "silent", "unseen", "versions"},

@@ -52,7 +52,9 @@ class StatusTable:
 def build(report: Report) -> StatusTable:
     """The status of each check on each node, and the nodes grouped, the worst first."""
     job = Job.from_json(report["job"])
-    checks = [check for check in report["checks"] if check["status"] != "skip" or check["outcomes"] or check["findings"]]
+    checks = [
+        check for check in report["checks"] if check["status"] != "skip" or check["outcomes"] or check["findings"]
+    ]
     places = Places(job)
     columns = [_column(check, places) for check in checks]
     made = StatusTable([check["check"] for check in checks], [_of_job(check) for check in checks], columns)
