@@ -25,6 +25,7 @@ from preflight.check import (
     Scope,
     Trait,
     Vote,
+    grouped,
     option,
     plots,
     ranges,
@@ -262,7 +263,9 @@ def _differing_bytes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         for rank, reading in facts.items()
         if "libraries" in reading
     }
-    yield from same_bytes.libraries(loaded, run)
+    machines = {rank: (facts[rank]["versions"]["kernel"] or "").rpartition(" ")[2] for rank in loaded}
+    for of_machine in grouped(loaded, machines.__getitem__).values():  # x86_64 and aarch64 have their own
+        yield from same_bytes.libraries({rank: loaded[rank] for rank in of_machine}, run)
     yield from same_bytes.unread(loaded, files, run)
 
 

@@ -116,7 +116,7 @@ def judge(saved: AllSaved, spreads: Sequence[Spread], path: str, run: Run) -> It
 def judge_left_out(left_out: Mapping[str, str], without: Sequence[int], of: int, *, is_used: bool) -> Iterator[Finding]:
     """Forms that could not be made. `without`: the ranks that lack NumPy; `of`: number of ranks; `is_used`: the user
     saves checkpoints in this way, or may."""
-    names = [name for name, why in left_out.items() if why == NEEDS_NUMPY]
+    names = [name for name in CHECKPOINTS if left_out.get(name) == NEEDS_NUMPY]
     if names:
         all_lack = len(without) == of
         who = "is not installed" if all_lack else f"{ranges.ranks(without)} of {of} cannot use, expected it on all"

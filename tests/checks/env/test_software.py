@@ -414,25 +414,12 @@ def test_every_code_has_a_fault() -> None:
         ],
         [node(code=known("a", unknown="too many"))],
         [node(torch_files=files("2", "torch/x.py"))] * 3,
-        [node(), node(torch="2.5", torch_files=files("2"), libraries=loaded(libnccl="2"))][:1],
         [node(libraries=loaded(libnccl="1")), node(libraries=loaded(libnccl="1", libcudart="7"))],
         [{key: value for key, value in node().items() if key not in ("libraries", "package_files")}] * 2,
     ],
-    ids=[
-        "1",
-        "1024",
-        "unknown",
-        "no code",
-        "paths",
-        "pip",
-        "commit only",
-        "alone",
-        "patched alike",
-        "torch",
-        "more",
-        "an older report",
-    ],
-)
+    ids=["1", "1024", "unknown", "no code", "paths", "pip", "commit only", "alone", "patched alike", "more",
+         "an older report"],
+)  # fmt: skip
 def test_what_is_alike_or_unknown_is_sound(facts: list[Facts]) -> None:
     assert judged(*facts) == []
 
@@ -526,8 +513,9 @@ def test_bytes_that_could_not_be_read_are_no_pass() -> None:
         {"torch": "2.5.1", "torch_files": files("2"), "libraries": loaded(libtorch="2")},
         {"nccl": "2.20.5", "torch_files": files("2"), "libraries": loaded(libnccl="2")},
         {"packages": [*PACKAGES, "nvidia-cublas-cu12 12.4"], "libraries": loaded(libnccl="1", libcublas="2")},
+        {"kernel": "5.15 aarch64", "libraries": loaded(libnccl="2", libtorch="2")},
     ],
-    ids=["torch", "NCCL", "a package of its own"],
+    ids=["torch", "NCCL", "a package of its own", "another machine"],
 )
 def test_what_another_version_explains_is_not_told_beside_it(odd: dict[str, Any]) -> None:
     usual = node(libraries=loaded(libnccl="1", libcublas="1", libtorch="1"))

@@ -186,7 +186,7 @@ def test_forms_that_cannot_be_made_are_no_pass(tmp_path: Path) -> None:
     """By default, and without NumPy on one rank of two: that fails with --strict, as any skip does."""
     poison = tmp_path / "without" / "numpy"
     poison.mkdir(parents=True)
-    (poison / "__init__.py").write_text("raise ImportError('there is no NumPy')")
+    (poison / "__init__.py").write_text("raise ModuleNotFoundError('there is no NumPy', name='numpy')")
     run = running.Run(tmp_path, 120)
     words = ["--only", "train.checkpoint", "--strict", "--report", str(tmp_path), "--deadline", "120"]
     for rank, env in enumerate(running.plain_ranks(2)):
