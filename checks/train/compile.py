@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import Code, Context, Finding, Level, Run, Skip, option, ranges
-from preflight.checks.train.shared import curves, parity, plotted, unfit
+from preflight.checks.train.shared import curves, parity, plotted
 
 if TYPE_CHECKING:
     from preflight.train_smoke import strategies
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         """Variables, with their values, that turn torch.compile off."""
 
 
-PARTS = (parity, unfit)
+PARTS = (parity,)
 PLAN = parity.plan(Level.FULL, deadline_s=300.0, estimate_s=8.0)
 VARIANTS = parity.variants_of("compile")
 BACKENDS = ("aot_eager", "inductor")
@@ -89,7 +89,7 @@ def _agree(ctx: Context, why_not: str) -> None:
 def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
     yield from _not_compiled(facts, run)
     backends = sorted({own["backend"] for own in facts.values()})
-    for found in parity.judge(facts, run, "compile", asked=VARIANTS):
+    for found in parity.judge(facts, run, "compile"):
         yield replace(found, evidence={**found.evidence, "backends": backends}, fix=f"{OR_THE_COMPILER} {found.fix}")
 
 

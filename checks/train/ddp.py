@@ -13,14 +13,14 @@ gradient_as_bucket_view, clipping and bfloat16 autocast. docs/parity.md has the 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted, unfit
+from preflight.checks.train.shared import curves, parity, plotted
 
-PARTS = (parity, unfit)
+PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=180.0, estimate_s=3.0)
 VARIANTS = parity.variants_of("ddp")
 
 measure = partial(parity.measure, strategy="ddp", variants=VARIANTS)
-judge = partial(parity.judge, strategy="ddp", asked=VARIANTS)
+judge = partial(parity.judge, strategy="ddp")
 summarize = parity.summarize
 draw = curves.draw
 plot = plotted.plot

@@ -12,14 +12,14 @@ frameworks use it; not your framework's own code. The assignment of tokens to ex
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted, unfit
+from preflight.checks.train.shared import curves, parity, plotted
 
-PARTS = (parity, unfit)
+PARTS = (parity,)
 PLAN = parity.plan(Level.FULL, deadline_s=240.0, estimate_s=3.0)
 VARIANTS = parity.variants_of("expert")
 
 measure = partial(parity.measure, strategy="expert", variants=VARIANTS)
-judge = partial(parity.judge, strategy="expert", asked=VARIANTS)
+judge = partial(parity.judge, strategy="expert")
 summarize = parity.summarize
 draw = curves.draw
 plot = plotted.plot

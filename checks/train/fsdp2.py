@@ -13,14 +13,14 @@ clipping over DTensors, activation checkpointing and AdamW. docs/parity.md has t
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted, unfit
+from preflight.checks.train.shared import curves, parity, plotted
 
-PARTS = (parity, unfit)
+PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=240.0, estimate_s=3.0)
 VARIANTS = parity.variants_of("fsdp2")
 
 measure = partial(parity.measure, strategy="fsdp2", variants=VARIANTS)
-judge = partial(parity.judge, strategy="fsdp2", asked=VARIANTS)
+judge = partial(parity.judge, strategy="fsdp2")
 summarize = parity.summarize
 draw = curves.draw
 plot = plotted.plot
