@@ -12,7 +12,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -186,6 +186,11 @@ class Code:
         """Worth knowing; does not change the verdict."""
         return self.finding(Severity.INFO, message, **details)
 
+    def not_measured(self, message: str, **details: Any) -> "Finding":
+        """A part of the check was not measured; `message` says which, and why. Unless it found something worse, the
+        check is then a skip, which --strict fails on: what was not measured does not pass."""
+        return replace(self.info(message, **details), not_measured=True)
+
     def finding(
         self,
         severity: Severity,
@@ -219,7 +224,7 @@ def _filled(fix: str, known: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something found: made by `Code.fail`, `Code.warn` and `Code.info`."""
+    """Something found: made by `Code.fail`, `Code.warn`, `Code.info` and `Code.not_measured`."""
 
     severity: Severity
     code: Code
@@ -229,6 +234,8 @@ class Finding:
     evidence: dict[str, Any]
     fix: str
     action: Action
+    not_measured: bool = False
+    """Whether it says that a part of the check was not measured."""
 
 
 class Page(Protocol):

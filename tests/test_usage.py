@@ -254,6 +254,31 @@ def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:
     assert finished.exit_codes == [1], finished.told()
 
 
+IN_PART = """from preflight.check import Code, Level, Plan, Scope
+
+PLAN = Plan(Scope.NODE, Level.QUICK)
+NO_TIME = Code("A part was not measured.", fix="Set --deadline.")
+def measure(ctx): return {}
+def judge(facts, run): yield NO_TIME.not_measured("b was not measured: there was no time")
+def summarize(facts, run): return "a is 1"
+"""
+
+
+def test_what_is_measured_in_part_is_a_skip_and_what_needs_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "partial.py").write_text(IN_PART)
+    (tmp_path / "mine.py").write_text(PLUGIN.format(more=", needs=('plugin.partial',)"))
+    plugins = [word for name in ("partial", "mine") for word in ("--plugin", str(tmp_path / f"{name}.py"))]
+    finished = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", "plugin", *plugins)
+    part, needing = finished.check("plugin.partial"), finished.check("plugin.mine")
+    assert (part["status"], part["skipped"]) == ("skip", "in part: b was not measured: there was no time")
+    assert (needing["status"], finished.exit_codes) == ("pass", [0]), finished.told()
+    again = preflight("show", str(tmp_path), "--judge", *plugins)
+    assert "SKIP  plugin.partial" in again.stdout and "skipped in part, see below; a is 1" in again.stdout, again
+    assert "SKIP  [plugin.partial.no_time]" in again.stdout, again
+    strict = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", "plugin.partial", "--strict", *plugins)
+    assert strict.exit_codes == [1] and strict.report["verdict"] == "pass", strict.told()
+
+
 def test_the_report_on_stdout_is_json_alone(tmp_path: Path) -> None:
     import json
 

@@ -7,6 +7,7 @@ from typing import Any
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
     "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+    "not_measured": bool,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -36,6 +37,8 @@ class Reported:
     ranks: str = ""
     """The ranks of the equal findings that were merged into this one."""
     nodes: list[str] | None = None
+    not_measured: bool = False
+    """It says that a part of the check was not measured: the check is a skip, if it is nothing worse."""
 
     @property
     def counts(self) -> bool:
@@ -43,7 +46,7 @@ class Reported:
         return self.waived is None
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name in _ALWAYS or value not in ("", None)}
+        return {name: value for name, value in vars(self).items() if name in _ALWAYS or value not in ("", None, False)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Reported":

@@ -119,7 +119,8 @@ class Coordinator:
             if need not in results:
                 return f"needs {need}, which was not selected"
             status = results[need].status
-            if status in BLOCKING and self._still_matters(results[need]):
+            is_whole = status != "skip" or not results[need].is_measured
+            if status in BLOCKING and is_whole and self._still_matters(results[need]):
                 return f"needs {need}, which {BLOCKING[status]}"
         for cause in spec.plan.unless:
             if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):

@@ -11,7 +11,7 @@ from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.results.report import Report, findings, findings_of
-from preflight.results.result import EXIT_CODES, WORST_FIRST, badness, merge
+from preflight.results.result import EXIT_CODES, IN_PART, WORST_FIRST, badness, merge
 
 WIDTH = 100
 """Columns of wrapped text if there is no terminal."""
@@ -45,7 +45,8 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
     """`PASS  comm.init  0.3 s  4 ranks in 0.31 s`, cut to the width of a terminal."""
     counted = check["summary"] or check["title"]
     if check["status"] == "skip":
-        counted = f"skipped: {check['skipped']}"
+        is_in_part = check["skipped"].startswith(IN_PART)
+        counted = f"skipped in part, see below; {counted}" if is_in_part else f"skipped: {check['skipped']}"
     elif check["status"] in ("fail", "error", "warn"):
         counted = rank_ranges.count(len(check["findings"]), "finding") + ", see below"
     elif waived := _waived(check):
@@ -75,7 +76,7 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     """Severity, culprit and code; the message; who noticed it; the fix."""
     papers = _papers(finding)
     who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
-    word = _WORDS[finding.severity] if finding.counts else "WAIVED"
+    word = _WORDS["skip" if is_skip(finding) else finding.severity] if finding.counts else "WAIVED"
     first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding.code}]"
     lines = [first, *indented(finding.message, width), *indented(waiver(finding), width)]
     lines += indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
@@ -85,6 +86,11 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
             f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
     return [*lines, *indented(f"fix: {fix(finding)}", width)]
+
+
+def is_skip(finding: Reported) -> bool:
+    """Whether it only says that a part of the check was not measured."""
+    return finding.not_measured and finding.severity == "info"
 
 
 def fix(finding: Reported) -> str:
@@ -248,7 +254,7 @@ def meaning(report: Report) -> str:
         "error": "preflight could not finish its own work: this is no clean bill",
     }[report["verdict"]]
     skipped = sum(check["status"] == "skip" for check in report["checks"])
-    if skipped == len(report["checks"]):
+    if skipped == len(report["checks"]) and report["verdict"] == "error":
         told = "nothing was measured"
     elif skipped and report["verdict"] in ("pass", "warn"):
         told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"

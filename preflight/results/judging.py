@@ -194,6 +194,7 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         evidence=_evidence(finding.evidence),
         fix=_text(finding.fix, "fix"),
         action=finding.action,
+        not_measured=finding.not_measured,
     )
     return reported.to_json()
 

@@ -20,7 +20,7 @@ from preflight.results import judging, result
 from preflight.results.report import Report, findings_of, without_secrets
 from preflight.results.result import Result
 
-JUDGED = ("status", "findings", "summary", "picture", "plots")
+JUDGED = ("status", "findings", "summary", "skipped", "picture", "plots")
 
 
 def judge_again(

@@ -152,7 +152,7 @@ def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]
             why.setdefault(its["unseen"], []).append(rank)
     for text, ranks in why.items():
         where = run.job.where(ranks[0]) if len(ranks) == 1 < len(loader) else {}
-        yield NOT_SEEN.info(f"{_title(name)}nothing was seen on {ranges.ranks(ranks)}: {text}", **where)
+        yield NOT_SEEN.not_measured(f"{_title(name)}nothing was seen on {ranges.ranks(ranks)}: {text}", **where)
 
 
 def summarize(name: str, loader: Mapping[int, Draws], run: Run) -> str:

@@ -38,7 +38,9 @@ def test_every_check_has_all_codes(strategy: str) -> None:
         "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed",
     }  # fmt: skip
     assert set(parity.CODES) == wanted
-    assert set(registry.load(registry.sources()[f"train.{strategy}"]).codes) == wanted
+    assert set(registry.load(registry.sources()[f"train.{strategy}"]).codes) == wanted | (
+        {"unfit"} if strategy == "fsdp" else set()
+    )
 
 
 # Real ranks

@@ -1,0 +1,96 @@
+"""Which bytes the libraries have that this process has loaded: one version may be built or patched in several ways."""
+
+import os
+import re
+import zlib
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypedDict
+
+from preflight.check import read
+from preflight.checks.env.software.digests import DigestCache
+
+OF_TRAINING = re.compile(
+    r"lib(torch\w*|c10\w*|caffe2\w*|shm|nccl[\w-]*|rccl[\w-]*|gomp|iomp5|omp|cudart|cudnn\w*|cublas\w*|cusparse\w*|"
+    r"cusolver\w*|cufft\w*|curand|nvrtc[\w-]*|nvJitLink|cupti|amdhip64|rocblas|MIOpen|mkl\w*|openblas\w*)"
+    r"(-[0-9a-f]{6,})?\.so[.\d]*"
+)
+"""torch, its collectives, OpenMP and the math libraries. A wheel may have renamed them ("libgomp-a34b3233.so.1")."""
+COMPUTES = re.compile(r"lib(torch|c10|caffe2|nccl|rccl)")
+"""What every training goes through: other bytes there fail."""
+PIECE, BUFFER = 64 << 20, 4 << 20
+THREADS = 4
+
+
+def is_of(name: str, packages: Collection[str]) -> bool:
+    """Whether a library belongs to one of these packages: libcublas.so.12 to nvidia-cublas-cu12."""
+    stem = name.removeprefix("lib").partition(".")[0].partition("_")[0].lower()
+    return any(stem in package for package in packages)
+
+
+class Library(TypedDict):
+    path: str
+    digest: str
+    """CRC-32 and size; "" if it was not read."""
+    unread: str
+    """Why it was not read, or ""."""
+
+
+def loaded() -> dict[str, str]:
+    """Paths by name, from this process's memory map. The name is without what a wheel has added to it."""
+    lines = (line.split(maxsplit=5) for line in read("/proc/self/maps").splitlines())
+    paths = {words[5].removesuffix(" (deleted)") for words in lines if len(words) == 6}
+    found: dict[str, str] = {}
+    for path in sorted(paths):
+        if match := OF_TRAINING.fullmatch(os.path.basename(path)):
+            name = os.path.basename(path).replace(match[2] or "", "", 1)
+            found[name] = path if name not in found else min(found[name], path, key=_added)
+    return found
+
+
+def _added(path: str) -> bool:
+    """Of two with one name (torch's, and one that another package has brought), torch's comes first."""
+    return "/torch/" not in path
+
+
+def compared(cache: DigestCache) -> dict[str, Library]:
+    """By name. Small ones are read first. The libraries of torch for CUDA have 4 GB, which take 1 to 3 s from the page
+    cache, and nothing if the cache of digests has them."""
+    paths = sorted(loaded().items(), key=lambda item: _size(item[1]))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip((name for name, _ in paths), pool.map(partial(_read, cache), paths), strict=True))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _read(cache: DigestCache, item: tuple[str, str]) -> Library:
+    _, path = item
+    try:
+        size = os.stat(path).st_size
+        pieces = [_piece(cache, path, at) for at in range(0, size, PIECE)]
+    except OSError as error:
+        return Library(path=path, digest="", unread=error.strerror or str(error))
+    whole = pieces[0] if len(pieces) == 1 else f"{zlib.crc32(repr(pieces).encode()):08x}"
+    return Library(path=path, digest=f"{whole}.{size}", unread="")
+
+
+def _piece(cache: DigestCache, path: str, at: int) -> str:
+    """CRC-32 of a piece, so that what was read is kept where there is no time for the whole. It finds other bytes, if
+    not an attacker's, and takes a quarter of SHA-1's time without its instructions."""
+
+    def read_it(path: str) -> str:
+        cache.in_time()
+        value, end = 0, at + PIECE
+        with open(path, "rb", buffering=0) as file:
+            file.seek(at)
+            while (left := end - file.tell()) > 0 and (part := file.read(min(left, BUFFER))):
+                value = zlib.crc32(part, value)
+        return f"{value:08x}"
+
+    return cache.digest(path, f"crc {at}", read_it)
