@@ -22,10 +22,11 @@ KNOWN_FORMS = re.compile(
 """Keys whose issuers give them a form of their own, so that they can be found: under any name."""
 UNSET = re.compile(
     r"True|False|[a-z_]\w{0,40}(?:\.\w{1,40}){1,5}[(\[].{0,200}"
+    r"|/(?:[A-Za-z0-9_.-]{1,60}/){1,20}[A-Za-z0-9_-]{1,60}\.[a-z]{2,8}"
     r"|(?i:none|null|nil|undefined|\(?(?:un|not )set\)?|empty)|YES\)?|NO\)?|[*.•x]{3,64}|\$\{?[A-Z_][A-Z0-9_]{0,60}\}?"
     r"|[\[<](?:removed|redacted|hidden|masked|(?:your|my|the)?[a-z_ -]{1,40})[\]>]?\)?|"
 )
-"""What stands in place of a secret: nothing, stars, a variable, code that reads it, an instruction's <your_token>."""
+"""What stands for a secret: nothing, stars, a variable, code or a file that has it, an instruction's <your_token>."""
 _ORDINARY = re.compile(
     r"[A-Za-z]{0,30}(?:[_./: -][A-Za-z]{1,30}){0,20}[_.:]?"  # words: oauth, my_module.py:function
     r"|[-+]?[0-9][0-9.,:_/x-]{0,30}(?:\s?[A-Za-z%/]{1,12})?"  # numbers: 4096, 3/4, 312.5k, 12 ms

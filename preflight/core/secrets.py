@@ -21,9 +21,10 @@ _ASSIGNED = (
     re.compile(rf"\b[Nn]ame{_QUOTE}\s?[:=]\s?{_QUOTE}([A-Za-z_][A-Za-z0-9_.-]{{0,200}}){_QUOTE},?\s{{1,20}}{_QUOTE}"
                rf"[Vv]alue{_QUOTE}\s?[:=]\s?"),
     re.compile(r"\b(?:setenv|set -[a-z]{1,4}|login\s{1,4}\S{1,100})\s{1,4}([A-Za-z_]\w{0,200})\s{1,4}"),
+    re.compile(r"\b((?i:password|passwd))\s{1,4}(?=')"),
     re.compile(r"<([A-Za-z_][A-Za-z0-9_.-]{0,100})>(?=[^<\n]{1,500}</)"),
 )  # fmt: skip
-"""name=value and name: value; --name value; a list of {name, value}; setenv and netrc; <name>value</name>."""
+"""name=value and name: value; --name value; a list of {name, value}; setenv and netrc; SQL; <name>value</name>."""
 _OPTION = re.compile(r"(?:--|-(?=[a-z]{3}))([A-Za-z_][\w.-]*)")
 _VALUE = re.compile(
     r"(?:(?i:Bearer|Basic|Token|Digest|Negotiate|ApiKey)(?:\\?\s){1,9})?"
@@ -31,6 +32,11 @@ _VALUE = re.compile(
     r"|(?:[^\s,;})\]<\"']|[,;})\]<\"'](?!\s|$|[,;})\]\"'/]|[A-Za-z_][A-Za-z0-9_.-]{0,60}[\"']?\s?[=:]))+)"
 )
 """A comma or a bracket belongs to it where the text goes on behind it without a new name."""
+_SENTENCE = re.compile(
+    r"(?:there|it|this|the|an?|is|was|not|no|cannot|could|must|may|expected|unknown|invalid|incorrect|authentication"
+    r"|permission|access|please|if|for|from|by|with|on|in|at|to)\s[a-z]"
+)
+"""What follows the colon in "--set db.password: there is no such option"."""
 _LINE = re.compile(r"[^\r\n\"']{1,4000}")
 """The value of a header with cookies."""
 _BEARER = re.compile(r"\b(Bearer\s{1,4}|Basic\s{1,4}(?=[^\s]{0,60}[A-Z0-9=]))(?=[a-z]{0,60}[^a-z\s])[\w.~+/=-]{8,4000}")
@@ -176,7 +182,11 @@ def _assigned(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     done = end = 0
     for match in pattern.finditer(text):
         name, start = _in_full(text, match), match.end()
-        if match.start() < done or not certainty(name):
+        if (
+            match.start() < done
+            or not certainty(name)
+            or (text[start - 2 : start] == ": " and _SENTENCE.match(text, start))
+        ):
             continue
         if start >= end or text[start : start + 1] in ("'", '"'):  # else the value within a value ends where that ends
             end = _end_of_value(text, start, name)

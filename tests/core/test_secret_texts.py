@@ -10,6 +10,8 @@ from preflight.core.secrets import HIDDEN, Scrubber
 
 S = "SECRET99"
 HIDES = (
+    "ALTER USER x PASSWORD 'SECRET99'",
+    "passphrase: SECRET99",
     "mysql -pSECRET99 db",
     "mysql -u root -pSECRET99 -h x",
     "/usr/bin/mysqldump '-pSECRET99'",
@@ -108,6 +110,8 @@ HIDES = (
     "--build-arg TOKEN=SECRET999x",
 )
 STAY = (
+    "--set plugin.x.password: there is no check plugin.x",
+    "JobCredentialPrivateKey=/etc/slurm/k2.pem",
     "--set data.sampler.key=samples.py:identity",
     "its own valid tokens (12 to 40)",
     "prepare_tokens.py:12",
