@@ -50,7 +50,8 @@ def test_a_secrets_special_characters_are_taken_as_they_are() -> None:
 
 
 def test_a_short_value_would_stand_everywhere() -> None:
-    assert Scrubber({"USE_AUTH": "1", "A_KEY": "12345"}).text("12345 of 1") == "12345 of 1"
+    assert Scrubber({"USE_AUTH": "1", "A_KEY": "1a3b5"}).text("1a3b5 of 1") == "1a3b5 of 1"
+    assert Scrubber({"A_KEY": "1a3b5c"}).text("1a3b5c of 1") == f"{HIDDEN} of 1"
 
 
 @pytest.mark.parametrize("word", ["true", "password", "training", "Training", "DISABLED", "1000000"])
