@@ -28,7 +28,7 @@ UNSET = re.compile(
 )
 """What stands for a secret: nothing, stars, a variable, code or a file that has it, an instruction's <your_token>."""
 _ORDINARY = re.compile(
-    r"[A-Za-z]{0,30}(?:[_./: -][A-Za-z]{1,30}){0,20}[_.:]?"  # words: oauth, my_module.py:function
+    r"[A-Za-z]{0,30}(?:[_./: -][A-Za-z]{1,30}){0,20}[_.:]?"  # words: oauth, a file and its function
     r"|[-+]?[0-9][0-9.,:_/x-]{0,30}(?:\s?[A-Za-z%/]{1,12})?"  # numbers: 4096, 3/4, 312.5k, 12 ms
     r"|\(.{0,500}"
     r"|[a-z0-9_.-]{1,60}(?:/[a-z0-9_.-]{0,60}){2,20}"  # paths below some folder
