@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from preflight.core import words
 from preflight.errors import UsageError
 from preflight.planning import built_in, registry
 from preflight.planning.built_in import CatalogEntry
@@ -15,7 +16,7 @@ def list_checks(options: argparse.Namespace) -> int:
     for source in registry.sources(options.plugin).values():
         is_known = source.kind == "builtin" and source.id in known
         line = _line(known[source.id]) if is_known else told_of(source, lambda check: _line(built_in.of(check)))[0]
-        print(line)
+        print(words.plain(line))
     return 0
 
 
@@ -52,7 +53,7 @@ def describe_code(options: argparse.Namespace) -> int:
     if id_ not in sources and not family:
         raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
     told = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
-    print("\n".join(text for text, _ in told))
+    print(words.plain("\n".join(text for text, _ in told)))
     return 0 if all(is_sound for _, is_sound in told) else 1
 
 

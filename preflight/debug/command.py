@@ -1,15 +1,16 @@
 """`preflight debug`: runs a job with the right logging on; when it fails or hangs, explains why."""
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -67,7 +68,7 @@ def run(asked: DebugRequest) -> NoReturn:
     except TooMuch as why:
         say(f"{why}: not explained; run preflight explain {os.path.relpath(folder.path)}, which has no limit")
     except Exception:
-        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+        Output().report_fault()
     shutdown.leave(code)
 
 
@@ -94,6 +95,7 @@ def _prepare(asked: str | None) -> JobFolder:
         folder = JobFolder(os.path.abspath(asked) if asked else _make_own_folder(), not asked)
         for name in environment.FOLDERS:
             os.makedirs(os.path.join(folder.path, name), exist_ok=True)
+        _make_private(os.path.join(folder.path, environment.SOCKETS))
     except OSError as error:
         named = f"--report {asked}" if asked else "a folder for the job's traces"
         raise UsageError(f"{named}: cannot be written ({error.strerror})", everywhere=False) from None
@@ -102,6 +104,15 @@ def _prepare(asked: str | None) -> JobFolder:
         text = f"--report {asked}: holds an earlier job's traces ({os.path.basename(earlier)}): name another folder"
         raise UsageError(text, everywhere=False)
     return folder
+
+
+def _make_private(path: str) -> None:
+    """Raises OSError where another user has made it."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"{path} is another user's")
+    os.chmod(path, 0o700)
 
 
 def _make_own_folder() -> str:
@@ -218,8 +229,9 @@ def _remove(folder: JobFolder, *, everything: bool) -> None:
         shutil.rmtree(folder.path, ignore_errors=True)
         return
     for parent, _, names in os.walk(folder.path, topdown=False):
-        for path in (os.path.join(parent, name) for name in names if name.endswith((".stack", ".tmp"))):
-            if os.path.isfile(path) and not os.path.getsize(path):
+        for path in (os.path.join(parent, name) for name in names if name.endswith((".stack", ".tmp", ".sock"))):
+            own_socket = path.endswith(".sock") and os.path.basename(path).startswith(f"{os.uname().nodename}.")
+            if own_socket or (os.path.isfile(path) and not os.path.getsize(path)):
                 os.unlink(path)
         if parent != folder.path and not os.listdir(parent):
             os.rmdir(parent)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import node_names
 from preflight.engine.machine_id import machine_id
 from preflight.sdk import addresses
 from preflight.sdk.addresses import Address
@@ -188,7 +189,7 @@ def _identity(
         local_rank=local_rank,
         local_world_size=local_world_size,
         node_rank=node_rank,
-        node_name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        node_name=node_names.safe(environ.get("SLURMD_NODENAME") or socket.gethostname()),
         node_key=_node_key(node_rank),
         machine=machine_id(),
         master_addr=environ.get("MASTER_ADDR", "").strip() or host,

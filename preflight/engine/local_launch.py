@@ -8,6 +8,7 @@ import socket
 import sys
 
 from preflight.engine.identity import OWN
+from preflight.results.destinations import Output
 
 CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
@@ -67,7 +68,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     try:
         import_torch()
     except TorchBroken as why:
-        sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
+        Output().complain(f"FAIL: {why}, expected it to work: no rank was started")
         return 1
     import logging
 

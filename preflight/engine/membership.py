@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.core import facts
+from preflight.core import facts, node_names
 from preflight.core.job import Job, Node
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
@@ -99,7 +99,7 @@ class Membership:
         why = why or self._why_strange(arrival)
         if why or arrival.rank is None:
             known = {key: arrival.about[key] for key in ("rank", "pid", "environ", "problems")}
-            self.strangers[arrival.index] = {"why": why, "node": arrival.about["node_name"], **known}
+            self.strangers[arrival.index] = {"why": why, "node": node_names.safe(arrival.about["node_name"]), **known}
         else:
             self.present[arrival.rank] = arrival
 
@@ -141,14 +141,14 @@ class Membership:
             by_key.setdefault(self.present[rank].about["node_key"], []).append(rank)
         firsts = {key: self.present[ranks[0]].about for key, ranks in by_key.items()}
         keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
-        names = [firsts[key]["node_name"] for key in keys]
+        names = [node_names.safe(firsts[key]["node_name"]) for key in keys]
         numbers = [firsts[key]["node_rank"] for key in keys]
         told = None not in numbers and len(set(numbers)) == len(numbers)
         nodes = []
         for number, key in enumerate(keys):
             about = firsts[key]
             node_rank = about["node_rank"] if told else number
-            name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
+            name = names[number] if names.count(names[number]) == 1 else f"{names[number]}#{node_rank}"
             nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"]), about["machine"]))
         return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
 

@@ -12,6 +12,7 @@ from preflight.core.job import Job, Node
 from preflight.engine import store_keys
 from preflight.engine.event_loop import EventLoop, tell_all
 from preflight.engine.store_client import StoreLost
+from preflight.results.destinations import for_terminal
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
 """The variable with the descriptor to which each rank writes its verdict (see cli/api.py)."""
@@ -56,7 +57,8 @@ def _await_all(loop: EventLoop, key: str, awaited: int) -> None:
 
 
 def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
-    """Tells the process that started this rank: torchrun then reports its error file instead of guessing."""
+    """Tells the process that started this rank: torchrun then prints its error file instead of guessing."""
+    sentence = for_terminal(sentence)
     if exit_code:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
         error = {"message": {"message": sentence, "extraInfo": details}}

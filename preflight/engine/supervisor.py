@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,7 +83,7 @@ class Supervisor:
         try:
             exit_code = self._run()
         except Exception:
-            self.task.output.complain(f"a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+            self.task.output.report_fault()
             self._tell_of_own_fault()
         finally:
             self.screen.close()

@@ -13,6 +13,7 @@ from preflight.core.job import Job
 from preflight.results.report import Report, findings, findings_of
 from preflight.results.result import EXIT_CODES, IN_PART, WORST_FIRST, badness, merge
 
+plain = words.plain
 WIDTH = 100
 """Columns of wrapped text if there is no terminal."""
 SHOWN_OF_A_CODE = 3
@@ -117,11 +118,6 @@ def waiver(finding: Reported) -> str:
     if finding.severity_was:
         return f"{finding.severity} by --config; the check says {finding.severity_was}"
     return ""
-
-
-def plain(text: str) -> str:
-    """Replaces control characters: a check's text may hold terminal commands, and XML allows no control characters."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def indented(text: str, width: int) -> list[str]:

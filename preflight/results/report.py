@@ -86,8 +86,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         }
         for check in report["checks"]
     ]
-    told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
-    return {**report, **told, "checks": checks}
+    others = ("options", "policy", "command", "explained", "checkpoint")
+    return {**report, **{name: scrub.value(report[name]) for name in others if name in report}, "checks": checks}
 
 
 def _clean_plot(plot: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
