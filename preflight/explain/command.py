@@ -204,6 +204,7 @@ def _finding(cause: Candidate) -> Reported:
         noticed_by=rank_ranges.to_text(cause.ranks),
         evidence={
             "confidence": cause.confidence,
+            **({"seen_at": dict(cause.seen_at)} if cause.seen_at else {}),
             "lines": [
                 {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
                 for line in cause.lines
