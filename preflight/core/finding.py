@@ -7,6 +7,7 @@ from typing import Any
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
     "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+    "see": list, "cleared": str,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -36,6 +37,9 @@ class Reported:
     ranks: str = ""
     """The ranks of the equal findings that were merged into this one."""
     nodes: list[str] | None = None
+    see: list[str] | None = None
+    """Of its code, from the judge until the report is built; not in a report."""
+    cleared: str = ""
 
     @property
     def counts(self) -> bool:

@@ -194,6 +194,8 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         evidence=_evidence(finding.evidence),
         fix=_text(finding.fix, "fix"),
         action=finding.action,
+        see=[*finding.code.see] or None,
+        cleared=finding.cleared,
     )
     return reported.to_json()
 

@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_cpus_with_other_vector_code_begin_with_the_same_weights() -> None:
     assert plain.stdout.split() == [_digest()]
 
 
-MODELS = {
+MODELS: dict[str, Callable[[torch.device], torch.nn.Module]] = {
     "transformer": model.new, "tied": functools.partial(model.new, tied=True), "experts": experts.new,
     "checkpoint": checkpoint_model.new,
 }  # fmt: skip
