@@ -173,6 +173,11 @@ class Code:
     action: Action = Action.FIX_CONFIG
     """What an operator does about it; a finding may override it. It is none for a finding of severity info, and for one
     without a culprit if the action is done to a node."""
+    see: tuple[str, ...] = ()
+    """Checks and families that measure what the fix sends the reader to. Where they have run, the fix says what they
+    found at the culprit (preflight/results/already_measured.py)."""
+    cleared: str = ""
+    """The fix where the first of these has run, and none that has run has found anything there; "" keeps `fix`."""
 
     def fail(self, message: str, **details: Any) -> "Finding":
         """The job cannot run or computes wrongly. For `details` see `finding`."""
@@ -214,7 +219,8 @@ class Code:
         action = action or self.action
         if severity is Severity.INFO or (action in TO_A_NODE and not culprit):
             action = Action.NONE
-        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text, action)
+        cleared = "" if fix else _filled(self.cleared, {**proof, **culprit})
+        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text, action, cleared)
 
 
 def _filled(fix: str, known: Mapping[str, Any]) -> str:
@@ -236,6 +242,8 @@ class Finding:
     action: Action
     not_measured: bool = False
     """Whether it says that a part of the check was not measured."""
+    cleared: str = ""
+    """Of its code; "" where the finding has a fix of its own."""
 
 
 class Page(Protocol):

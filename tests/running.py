@@ -100,6 +100,12 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
+def without_numpy(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of a rank for which NumPy is not installed. `environ`: with a PYTHONPATH."""
+    folder = ROOT / "tests" / "absent" / "without_numpy"
+    return {**environ, "PYTHONPATH": f"{folder}{os.pathsep}{environ['PYTHONPATH']}"}
+
+
 free_port = local_launch.free_port
 
 

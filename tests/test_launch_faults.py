@@ -108,8 +108,9 @@ def test_a_slow_rank_beside_a_duplicate_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_rank_0(tmp_path: Path) -> None:
-    """Both would lead: the later one finds that the first one does."""
-    finished = run_after_arrivals(tmp_path, [1, 0, 0], [], world=2)
+    """Both would lead: the later one finds that the first one does. Rank 1 comes last: with it the job could end before
+    the second rank 0 had come, which then is the first of another attempt."""
+    finished = run_after_arrivals(tmp_path, [0, 0], [1], world=2)
     assert ELSEWHERE["duplicate_rank_0"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 3, finished.told()

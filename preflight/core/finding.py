@@ -8,6 +8,7 @@ _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
     "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
     "not_measured": bool,
+    "see": list, "cleared": str,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -39,6 +40,9 @@ class Reported:
     nodes: list[str] | None = None
     not_measured: bool = False
     """It says that a part of the check was not measured: the check is a skip, if it is nothing worse."""
+    see: list[str] | None = None
+    """Of its code, from the judge until the report is built; not in a report."""
+    cleared: str = ""
 
     @property
     def counts(self) -> bool:

@@ -223,6 +223,7 @@ def _finding(cause: Candidate, scrub: Scrubber) -> Reported:
         noticed_by=rank_ranges.to_text(cause.ranks),
         evidence={
             "confidence": cause.confidence,
+            **({"seen_at": dict(cause.seen_at)} if cause.seen_at else {}),
             "lines": [
                 {
                     "file": line.file,

@@ -23,7 +23,7 @@ from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.hangs import desync
 from preflight.planning.policy import Policy
-from preflight.results import result, well_formed
+from preflight.results import already_measured, result, well_formed
 from preflight.results.result import Result
 from preflight.sdk.files import entries
 
@@ -55,6 +55,7 @@ def build(
     strict: bool = False,
     policy: Policy | None = None,
 ) -> Report:
+    results = already_measured.resolved(results, job)
     word, groups = result.verdict(results), result.groups_of(results)
     return {
         "schema": SCHEMA,

@@ -1,24 +1,13 @@
 """What the check `train.checkpoint` finds."""
 
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.faults.row import Fault, elsewhere, in_check, sick
-
-NUMPY = str(Path(sys.prefix, "numpy"))
-"""torch.distributed.checkpoint needs it."""
-
-
-def _with_numpy(environ: dict[str, str]) -> dict[str, str]:
-    return {**environ, "PYTHONPATH": os.pathsep.join((environ["PYTHONPATH"], NUMPY))}
 
 
 def _row(name: str, story: str, deed: str, *finds: str, form: str = "ddp/full", **more: Any) -> Fault:
     """What torch does otherwise, or what happens to a file, with one form of checkpoint on two ranks."""
     environ = sick(deed)
-    environ = _with_numpy(environ) if "dcp" in form or "fsdp/" in form else environ
     found = tuple(find.replace(" ", " train.checkpoint.") for find in finds)
     settings = {"train.checkpoint.forms": form}
     details = {"world": 2, "culprit": {}, "environ": environ, "settings": settings, **more}

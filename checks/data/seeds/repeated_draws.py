@@ -134,6 +134,7 @@ EPOCHS_REPEAT = Code(
 NOT_SEEN = Code(
     "What a loader draws from is unknown.",
     fix="See the message; data.sampler reports what is wrong with the loader itself.",
+    see=("data.sampler",),
 )
 OWN = "Make {generator} in worker_init_fn, seeded from torch.initial_seed(): each worker gets a copy of the dataset's."
 BY_RANK = "Once the model is built, also seed by rank: torch.manual_seed(seed + rank), and so random and np.random."

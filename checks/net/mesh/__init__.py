@@ -103,13 +103,15 @@ MTU = Code(
     fix="On {from}: ping -M do -s 1472 {address} (8972 for an MTU of 9000), smaller until it passes; give the "
     "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
     "fragmentation-needed pass.",
+    see=("net.interfaces",),
 )
 _ENDS = (
     "On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
     "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
-SLOW = Code("Data between nodes is much slower than usual in this job.", fix=_ENDS, action=Action.NONE)
-ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", fix=_ENDS, action=Action.NONE)
+_SEE = ("net.interfaces",)
+SLOW = Code("Data between nodes is much slower than usual in this job.", _ENDS, Action.NONE, see=_SEE)
+ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", _ENDS, Action.NONE, see=_SEE)
 FAR = Code(
     "Round trips between nodes take much longer than usual in this job.",
     fix="On {from}: tracepath {address}; see what saturates the link (ip -s link, tc -s qdisc).",

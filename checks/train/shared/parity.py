@@ -40,12 +40,14 @@ NOT_FINITE = Code(
     "A loss or a gradient is NaN or infinite.",
     fix="Run the check again: if it is the same rank, test its device; if not, run --only comm.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone", "comm"),
 )
 WRONG_START = Code(
     "Under the strategy, training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 OTHER_DATA = Code(
     "Ranks train on another rank's part of the batch.",
@@ -56,6 +58,7 @@ WRONG_STEP = Code(
     fix="Run the check again: if it is the same rank, test its device's arithmetic and memory; if it is on all ranks, "
     "look for what changes forward under the strategy: a layer plan, a cast, the order of the microbatches.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 NOT_AVERAGED = Code(
     "Under the strategy, the gradient is the mean over the ranks times their number, or divided by it.",
@@ -69,6 +72,9 @@ WRONG_EXCHANGE = Code(
     "Under the strategy, the gradient is not the mean of what the ranks sent.",
     fix="Do not train here: run --only comm; check links, NICs, NCCL_ALGO, NCCL_PROTO and communication hooks.",
     action=Action.NONE,
+    see=("comm", "net.rdma_errors", "gpu.nvlink"),
+    cleared="Do not train here. By themselves the collectives are right: look for communication hooks and a patched "
+    "torch, and try without NCCL_ALGO and NCCL_PROTO.",
 )
 WRONG_CLIP = Code(
     "The gradient is clipped before the ranks exchange it, or not by its norm over all ranks.",
@@ -78,6 +84,7 @@ OUT_OF_SYNC = Code(
     "Under the strategy, a rank's parameters differ from the other ranks'.",
     fix="Run the check again: if it is the same rank, test its device's memory and arithmetic.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 DRIFT = Code(
     "Under the strategy, all ranks drift away from training alone by more than roundings explain.",
