@@ -64,7 +64,7 @@ IDS_AND_CODES = {
     },
     "net.mesh": {
         "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
-        "mtu", "slow", "asymmetric", "far", "untried",
+        "mtu", "loss", "slow", "asymmetric", "far", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",

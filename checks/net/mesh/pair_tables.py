@@ -26,6 +26,10 @@ class Seen(TypedDict, total=False):
     rate_back: float
     stalled: int
     stalled_back: int
+    sent: list[int]
+    """Fields of sent.Sent."""
+    in_bursts: list[int]
+    rtt_variation_s: float
 
 
 class Facts(TypedDict):
