@@ -32,7 +32,7 @@ from preflight.check import (
     ranges,
     words,
 )  # fmt: skip
-from preflight.checks.net.mesh import losses, pair_tables, timeouts
+from preflight.checks.net.mesh import counters, losses, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
@@ -49,7 +49,7 @@ def _deadline(job: Job) -> float:
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
-PARTS = (losses,)
+PARTS = (losses, counters)
 
 MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
 """A bad link is far slower: it fell back to 1/10 of its rate, has the wrong duplex, or loses packets. Sharing a link or
@@ -144,7 +144,7 @@ def measure(ctx: Context) -> Facts:
         return _facts(False)
     ctx.doing("choosing an address")
     interface, address, server, why = _listener(ctx)
-    store = ctx.store()
+    store, before = ctx.store(), counters.counted(interface)
     with ctx.collective("pairs of nodes", ranges.count(len(ranks), "node")):
         ends_s = time.monotonic() + BUDGET * ctx.deadline_s
         if server is None:
@@ -152,7 +152,8 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut}
+    rose = counters.risen(before, counters.counted(interface))
+    seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut, "rose": rose}
     return _facts(
         True,
         interface=interface,
@@ -207,6 +208,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
         yield from trouble.findings(run, places, interfaces)
+    yield from counters.findings(nodes, run)
     if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
         yield _untried(left, pairs, run)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from preflight.check import Action, Code, Run, Severity, option
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
-from preflight.checks.net.mesh.pair_tables import Nodes, Seen
+from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.mesh.sent import SURE, Sent, is_suspect
 from preflight.sdk.pairs import Pair, Wording
 
@@ -34,6 +34,7 @@ def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair],
         lost, of = sum(looked[pair].lost for pair in bad), sum(looked[pair].segments for pair in bad)
         return f"{lost:,} of {of:,} packets sent a few at a time ({lost / of:.2%}) did not arrive"
 
+    evidence = {pair: _evidence(pairs[pair], nodes[pair[1]]) for pair in known}
     return PairTrouble(
         list(known), [pair for pair, is_bad in known.items() if is_bad], Severity.WARN,
         code=lambda _: LOSS, how=how, expected=lambda _: f"less than {limit:.2%}",
@@ -42,7 +43,7 @@ def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair],
             both="loses packets to and from", either="loses packets to or from",
             pair="packets from {a} to {b} are lost", sides="packets between {a} and {b} are lost",
         ),
-        many="packets are lost", evidence=evidence_of(nodes, {pair: _evidence(pairs[pair]) for pair in known}),
+        many="packets are lost", evidence=evidence_of(nodes, evidence),
     )  # fmt: skip
 
 
@@ -63,9 +64,13 @@ def _is_bad(what: Seen, limit: float) -> bool | None:
     return False if looked.segments >= ENOUGH and not looked.lost else None
 
 
-def _evidence(what: Seen) -> dict[str, Any]:
+def _evidence(what: Seen, receiver: Facts) -> dict[str, Any]:
     """Of one pair, with numbers of packets."""
+    rose = {
+        name: rise for name, rise in receiver.get("rose", {}).items() if name.split()[-1] not in ("bytes", "packets")
+    }
     first, looked = Sent(*what.get("sent", ())), _in_bursts(what)
     counts = {"sent": looked.segments, "lost": looked.lost, "sent_in_bulk": first.segments, "lost_in_bulk": first.lost}
-    more = {"round_trip_varies_s": what.get("rtt_variation_s"), "bytes_per_s": what.get("rate")}
+    more: dict[str, Any] = {"round_trip_varies_s": what.get("rtt_variation_s"), "bytes_per_s": what.get("rate")}
+    more["receiver_counted"] = rose or None
     return counts | {name: value for name, value in more.items() if value is not None}
