@@ -226,7 +226,8 @@ def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> Iterator[Pa
     yield _large(large, far, nodes, run)
     losing = losses.found(pairs, nodes, {*far, *(pair for pair, count in arrived.items() if count is not None)}, run)
     yield losing
-    yield _rates({pair: rate for pair, rate in rates.items() if pair not in losing.bad}, nodes, run)
+    cut_short = {pair[::-1] for pair, count in large.items() if count is not None}  # has one message only
+    yield _rates({pair: rate for pair, rate in rates.items() if pair not in {*losing.bad, *cut_short}}, nodes, run)
     yield _far(trips, limit, nodes)
 
 
