@@ -47,7 +47,12 @@ def tasks(root: str = "") -> Room | None:
 
 def cpus(root: str = "") -> float | None:
     """The smallest quota, or the number of CPUs in the cpuset."""
-    return min((*_quotas(root), *_cpusets(root)), default=None)
+    return min((*_quotas(root), *map(_size, _cpusets(root))), default=None)
+
+
+def cpuset(root: str = "") -> str:
+    """The smallest set of CPUs that a cgroup allows, as the kernel lists them ("0-3,8"); "" if none limits them."""
+    return min(_cpusets(root), key=_size, default="")
 
 
 def cpu_quota(root: str = "") -> float | None:
@@ -100,13 +105,17 @@ def _quotas(root: str) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
-def _cpusets(root: str) -> Iterator[int]:
+def _cpusets(root: str) -> Iterator[str]:
     """All on the way up: version 2 has these files only in cgroups for which the controller is enabled."""
     for folder in _folders("cpuset", root):
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
         listed = next((found for name in names if (found := read(f"{folder}/{name}"))), "")
         if listed:
-            yield sum(_length(part) for part in listed.split(","))
+            yield listed
+
+
+def _size(listed: str) -> int:
+    return sum(_length(part) for part in listed.split(","))
 
 
 def _length(part: str) -> int:

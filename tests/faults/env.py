@@ -63,6 +63,10 @@ LAUNCH = (
     in_check("all_on_gpu_0", "All ranks of a node take GPU 0.", "`LOCAL_RANK=0` on both",
              "fail env.launch.local_rank_taken", only="env.launch", world=2, environ={"LOCAL_RANK": "0"},
              culprit={"rank": 1, "peer_rank": 0}, says="LOCAL_RANK is 0, which rank 0 on this node has, too"),
+    in_check("launch_openmp_core", "A variable of OpenMP binds each rank to the same core when torch is imported.",
+             "`OMP_PROC_BIND=close` on both, with two CPUs or more", "warn env.launch.shared_cores", only="env.launch",
+             world=2, environ={"OMP_PROC_BIND": "close"}, culprit={}, noticed_by="0-1",
+             says="ranks 0-1 share core "),
 )  # fmt: skip
 
 ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE, *LAUNCH)
@@ -84,6 +88,13 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("no_local_rank", "Ranks that share a node's GPUs have no LOCAL_RANK.",
               "two ranks without it, and torch counts 8 GPUs (tests/nccl_at_work)", "info env.launch.no_local_rank",
               culprit={"variable": "LOCAL_RANK"}, exit_code=0),
+    # tests/checks/env/test_cores.py
+    elsewhere("launch_shared_core", "Two ranks of a node are bound to one core, and another one is free.",
+              "`taskset` on both", "warn env.launch.shared_cores", culprit={}, exit_code=0, world=2,
+              says="ranks 0-1 share core "),
+    elsewhere("launch_few_cores", "A rank is bound to fewer cores than those of other nodes.",
+              "`taskset` on the second of three nodes", "warn env.launch.few_cores",
+              culprit={"node": "node-1", "rank": 1}, exit_code=0, says="the rank may use core "),
     # tests/test_launchers.py
     elsewhere("single_process", "accelerate launch starts one process where two were meant.",
               "`accelerate launch --cpu --num_processes 2`", "warn env.launch.single_process",

@@ -31,6 +31,7 @@ IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
         "uneven", "not_grouped", "no_local_rank", "single_process", "bad_groups",
+        "shared_cores", "few_cores",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "parameters",
@@ -40,7 +41,8 @@ IDS_AND_CODES = {
         "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
         "paths", "patched", "library",
     },
-    "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit"},
+    "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit",
+                    "ports", "conntrack", "file_max", "pid_max"},
     "net.efa": {"no_plugin", "silent", "unseen", "versions"},
     "net.rendezvous": {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
@@ -64,7 +66,7 @@ IDS_AND_CODES = {
     },
     "net.mesh": {
         "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
-        "mtu", "slow", "asymmetric", "far", "untried",
+        "mtu", "loss", "damaged", "checksum", "slow", "asymmetric", "far", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",

@@ -4,7 +4,7 @@ A pair (a, b) is a connection that a opened to b, or data that a sent to b; node
 measured."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.checks.net.mesh.timeouts import LARGE_S
 from preflight.sdk.pairs import Pair
@@ -26,6 +26,10 @@ class Seen(TypedDict, total=False):
     rate_back: float
     stalled: int
     stalled_back: int
+    sent: list[int]
+    """Fields of sent.Sent."""
+    in_bursts: list[int]
+    rtt_variation_s: float
 
 
 class Facts(TypedDict):
@@ -44,6 +48,8 @@ class Facts(TypedDict):
     """Whether time ran out before all pairs were done."""
     pairs: dict[str, Seen]
     """By the partner node's rank."""
+    rose: NotRequired[dict[str, int]]
+    """By how much the kernel's counters of packets have risen meanwhile (counters.py)."""
 
 
 Nodes = Mapping[int, Facts]

@@ -163,8 +163,9 @@ def test_the_culprit_is_named(fault: Fault) -> None:
 
 
 def test_every_code_has_a_fault() -> None:
-    """Here, below by real ranks, or in test_node_groups.py."""
+    """Here, below by real ranks, in test_node_groups.py or in test_cores.py."""
     slugs = {fault.finds.split()[1] for fault in FAULTS} | {"single_process", "bad_groups"}
+    slugs |= {"shared_cores", "few_cores"}
     assert slugs == set(registry.load(registry.sources()["env.launch"]).codes)
 
 
