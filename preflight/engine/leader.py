@@ -14,7 +14,7 @@ from preflight.engine.event_loop import Interrupted, tell_all
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
-from preflight.engine.run_findings import interrupted, own_fault, stood_still, store_lost
+from preflight.engine.run_findings import astray, interrupted, own_fault, stood_still, store_lost
 from preflight.engine.store_client import StoreLost
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
@@ -48,6 +48,8 @@ class Leader:
             self.supervisor.say, self.task.output.width, self.supervisor.environ
         )
         self._await_members()
+        if self.supervisor.astray:
+            return self._conclude(self._without_checks(astray(self.supervisor.astray)))
         try:
             self._prepare_output()
             request = self.task.request
@@ -63,6 +65,13 @@ class Leader:
         except UsageError as error:
             return self._refuse(error)
         return self._conclude(coordinator)
+
+    def _without_checks(self, finding: Reported) -> Coordinator:
+        """A run that ends with this finding: the job cannot start, so nothing is measured."""
+        job = self.membership.job("gloo")
+        coordinator = Coordinator(self.loop, self.membership, job, self.task.request, self.screen)
+        coordinator.add_run_finding(finding)
+        return coordinator
 
     def _await_members(self) -> None:
         end = self.loop.until(self.supervisor.window_s)
