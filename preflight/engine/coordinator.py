@@ -7,12 +7,13 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
-from preflight.core.answer import Failure, Returned
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.engine import job_owner, loading, run_findings, store_keys
+from preflight.engine.child import LimitReached
 from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every, tell_all
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.judge import Judge
@@ -194,6 +195,8 @@ class Coordinator:
         answer: Returned | Failure = Returned(judging.NOTHING)
         if judging.is_judged(spec.plan, outcomes, bool(self.book.ranks(spec.id))):
             answer = self._judge.ask(spec, outcomes, groups_of(self.results))
+            if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+                raise LimitReached(answer.text)
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 

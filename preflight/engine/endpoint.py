@@ -59,8 +59,8 @@ def goes_nowhere(here: LaunchIdentity) -> str:
     if here.agent_store or here.local_rank != 0 or not here.rank or not is_everywhere(here.master_addr):
         return ""
     return (
-        f"MASTER_ADDR is {here.master_addr}, which is {here.node_name} itself there, and rank 0 is not on it; expected "
-        "the node of rank 0"
+        f"MASTER_ADDR is {here.master_addr}, which is {here.node_name} itself there, and rank {here.rank} is its first "
+        "rank (LOCAL_RANK 0), so rank 0 is on another node; expected that node"
     )
 
 

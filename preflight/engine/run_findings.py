@@ -12,6 +12,7 @@ from preflight.core.exceptions import ENGINE, in_one_line, place_of
 from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
 from preflight.engine import job_owner
+from preflight.engine.child import LimitReached
 from preflight.engine.endpoint import Astray, is_everywhere
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.job_owner import PortInUse
@@ -110,6 +111,12 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
     return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
 
 
+def no_process(limit: str, where: Mapping[str, Any]) -> Reported:
+    """The finding for a supervisor that cannot start a process or open a file. `limit`: which one was reached."""
+    text = f"preflight cannot start a process or open a file: {limit}; expected room for about 20 per rank"
+    return run_finding("fail", "no_process", text, FIXES["no_process"], where)
+
+
 def astray(text: str) -> Reported:
     """The finding for a MASTER_ADDR that names another node than rank 0's. No node is at fault."""
     fix = (
@@ -173,6 +180,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )
+    if isinstance(why, LimitReached):
+        return no_process(str(why), {"node": here.node_name})
     if isinstance(why, Astray):
         return astray(str(why))
     if isinstance(why, PortInUse):

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from preflight.core.answer import Failure
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.engine import endpoint, identity, shutdown, store, store_keys, worker
-from preflight.engine.child import Child, adopt_orphans
+from preflight.engine.child import Child, LimitReached, adopt_orphans, limit_hit
 from preflight.engine.child import children as own_children
 from preflight.engine.endpoint import Astray
 from preflight.engine.event_loop import EventLoop, Interrupted
@@ -116,8 +116,17 @@ class Supervisor:
                 return self._follow()
             membership = Membership(self.loop, self.here, self.nonce, index)
             return self._follow() if self._stands_back(membership) else Leader(self, membership).run()
-        except (Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse) as why:
-            return self._end_alone(why)
+        except (Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached) as why:
+            return self._end_alone(self._by_a_limit(why))
+        except (OSError, RuntimeError) as error:
+            if isinstance(limit := self._by_a_limit(error), LimitReached):
+                return self._end_alone(limit)
+            raise
+
+    def _by_a_limit(self, why: Exception) -> Exception:
+        """LimitReached, if a limit of this host is the reason; else `why`."""
+        limit = "" if isinstance(why, (Interrupted, LimitReached)) else limit_hit(why)
+        return LimitReached(limit) if limit else why
 
     def _tell_of_own_fault(self) -> None:
         """Tells rank 0 about a bug in preflight, so that it does not blame the machine."""
@@ -221,6 +230,8 @@ class Supervisor:
         places = output.places(name)
         if places:
             answer = self.loop.ask(lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
+            if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+                answer = Returned(output.write(made, book, name))  # the kernel's timer ends this process if it hangs
             failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
             places = [f"the report could not be written: {failed}"] if failed else places
         if failed := output.print_json(made, book):

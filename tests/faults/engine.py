@@ -224,6 +224,13 @@ ELSEWHERE = (
               culprit={"variable": "MASTER_ADDR"}),
     elsewhere("port_shared", "Two jobs have one MASTER_PORT.", "ranks of SLURM_JOB_ID 77 and 78", RENDEZVOUS,
               culprit={"variable": "MASTER_PORT"}),
+    # tests/test_process_limits.py
+    elsewhere("pids_max", "A node can start no process: preflight cannot join.", "pids.max 2 of a cgroup",
+              "fail preflight.run.no_process", culprit={"node": "node-1"}, says="pids.max"),
+    elsewhere("pids_max_in_a_check", "A node can start hardly a process.", "pids.max 4 of a cgroup",
+              "fail env.launch.no_process", culprit={"node": "node-1", "rank": 1}, says="pids.max"),
+    elsewhere("ulimit_u", "A user may have few processes on a node.", "`ulimit -u 4`",
+              "fail env.launch.no_process", culprit={"node": "node-1"}, says="ulimit -u"),
     # tests/test_hosts.py
     elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
               "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
