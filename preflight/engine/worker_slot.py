@@ -127,9 +127,9 @@ class WorkerSlot:
         all that would follow."""
         self.busy = False
         said = "" if outcome.sound else f"{outcome.reason}\n{outcome.log_tail}"
-        if limit := process_limits.hit(REFUSED_BEFORE, said):
+        if outcome.slug != "no_process" and (limit := process_limits.hit(REFUSED_BEFORE, said)):
             outcome = Outcome("raised", outcome.seconds, limit, "no_process", log_tail=outcome.log_tail)
-        self.outcome = replace(outcome, measures_no_more=self.unreaped or bool(limit))
+        self.outcome = replace(outcome, measures_no_more=self.unreaped or outcome.slug == "no_process")
 
     def _answered(self, message: dict[str, Any]) -> Outcome:
         text = message.pop("text", None)
@@ -148,7 +148,10 @@ class WorkerSlot:
     def _crashed(self, worker: Child) -> Outcome:
         status = worker.wait_status(1.0)
         outcome = self._with_dump(Outcome("crashed", self._seconds()))
+        limit = worker.refused_by(status)
         self._replace()
+        if limit:
+            return replace(outcome, kind="raised", slug="no_process", reason=limit)
         if status is None:
             return replace(outcome, reason="closed its channel to preflight and kept running; it was killed")
         how = Child.described(status)

@@ -7,6 +7,7 @@ import re
 import resource
 from collections.abc import Iterator
 
+from preflight.core import words
 from preflight.sdk import cgroups
 from preflight.sdk.files import entries, read
 
@@ -17,6 +18,10 @@ SIGNS = re.compile(
     "|Thread creation failed|Too many open files|Cannot allocate memory|could not be forked|fork: retry"
 )
 """What Python, libgomp, OpenBLAS, the C++ library and shells print where a thread or a process was refused."""
+THREADS = re.compile(
+    "can't start new thread|unable to start watchdog thread|pthread_create failed|Thread creation failed|fork: retry"
+)
+"""The ones among them that nothing else than a limit makes (pthread_create(3), fork(2): EAGAIN)."""
 CLOSE = 0.9
 """A user with this share of `ulimit -u` has had it all a moment ago: what was refused a thread has ended since."""
 OWNERS = (
@@ -28,9 +33,18 @@ OWNERS = (
 
 
 def refusals(root: str = "") -> int:
-    """How often a process or a thread was refused until now in the cgroups around this process (pids.events)."""
-    counts = (re.search(r"^max (\d+)$", read(f"{folder}/pids.events"), re.MULTILINE) for folder in _pids(root))
-    return sum(int(count[1]) for count in counts if count)
+    """How often a process or a thread was refused until now, by the cgroups around this process. Until Linux 6.10
+    pids.events counts what was refused to a cgroup's own processes; since then, what the limits of a cgroup and of all
+    below it have refused, and pids.events.local has only its own limit's share (cgroup-v2.rst, PID)."""
+    counts = (_counted(f"{folder}/pids.events.local") for folder in _pids(root))
+    known = [count for count in counts if count is not None]
+    nearest = [_counted(f"{folder}/pids.events") or 0 for folder in _pids(root)[:1]]
+    return sum(known or nearest)
+
+
+def _counted(path: str) -> int | None:
+    count = re.search(r"^max (\d+)$", read(path), re.MULTILINE)
+    return int(count[1]) if count else None
 
 
 def hit(before: int, said: str = "", number: int | None = None) -> str:
@@ -40,10 +54,12 @@ def hit(before: int, said: str = "", number: int | None = None) -> str:
         return _open_files()
     if number == errno.ENFILE:
         return f"the host's fs.file-max ({read('/proc/sys/fs/file-max')}) open files are all in use"
+    if number == errno.ENOMEM:
+        return _of_memory()
     if refusals() > before:
         return _of_cgroup() or "a cgroup around this process refuses more processes (pids.max)"
     if number in REFUSED or SIGNS.search(said):
-        return _of_user() or _of_host() or (_of_cgroup() if _is_full() else "")
+        return _of_user(is_sure=bool(THREADS.search(said))) or _of_host() or (_of_cgroup() if _is_full() else "")
     return ""
 
 
@@ -52,13 +68,27 @@ def _open_files() -> str:
     return f"the {limit:,} open files that a process may have (ulimit -n) are all in use"
 
 
+def _of_memory() -> str:
+    """fork(2) and mmap(2) give ENOMEM by the host's rules for overcommitting, or where a cgroup has no memory left."""
+    if read("/proc/sys/vm/overcommit_memory") == "2":
+        return "the memory that the host commits to processes (vm.overcommit_memory 2, CommitLimit) is all in use"
+    room = cgroups.memory()
+    if room and room.limit:
+        return f"memory is refused: {words.size(room.left)} of the cgroup's {words.size(room.limit)} are left"
+    return "memory is refused: see free -m, and ulimit -v"
+
+
 def _of_cgroup() -> str:
     limits = [(room.left, room.limit, folder) for folder, room in _rooms()]
     if not limits:
         return ""
     _, limit, folder = min(limits)
-    whose = next((who for pattern, who in OWNERS if pattern.search(folder)), "set there")
-    return f"pids.max of the cgroup {folder} is {limit:,}, and all are in use: it is {whose}"
+    return f"pids.max of the cgroup {folder} is {limit:,}, and all are in use; it is {owner_of(folder)}"
+
+
+def owner_of(folder: str) -> str:
+    """Who sets the limit of a cgroup."""
+    return next((who for pattern, who in OWNERS if pattern.search(folder)), "set there")
 
 
 def _is_full() -> bool:
@@ -75,9 +105,12 @@ def _pids(root: str) -> list[str]:
     return cgroups.folders("pids", root)
 
 
-def _of_user() -> str:
+def _of_user(*, is_sure: bool) -> str:
+    """`is_sure`: also if what had them has ended since. root is exempt (setrlimit(2))."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit == resource.RLIM_INFINITY or _threads_of(os.getuid()) < CLOSE * limit:
+    if limit == resource.RLIM_INFINITY or not os.getuid():
+        return ""
+    if not is_sure and _threads_of(os.getuid()) < CLOSE * limit:
         return ""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
