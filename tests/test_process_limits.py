@@ -177,8 +177,16 @@ def _cgroup_tree(root: Path, files: Mapping[str, str]) -> str:
         ({"pids.events": "max 9\n", "b.service/pids.events": "max 0\n"}, 0),
         ({"pids.events": "max 9\n", "pids.events.local": "max 0\n", "b.service/pids.events.local": "max 0\n"}, 0),
         ({"pids.events.local": "max 2\n", "b.service/pids.events.local": "max 0\n"}, 2),
+        ({"b.service/pids.events": "max 5\n", "b.service/pids.events.local": "max 0\n"}, 0),
     ],
-    ids=["none", "its own", "another service's", "another service's, since 6.11", "of the slice around it"],
+    ids=[
+        "none",
+        "its own",
+        "another service's",
+        "another service's, since 6.11",
+        "of the slice around it",
+        "of a cgroup below it",
+    ],
 )
 def test_what_other_services_are_refused_is_not_ours(files: Mapping[str, str], refused: int, tmp_path: Path) -> None:
     assert process_limits.refusals(_cgroup_tree(tmp_path, files)) == refused
