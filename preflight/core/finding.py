@@ -58,7 +58,7 @@ class Reported:
 RUN = "preflight.run"
 """The id of findings that belong to no check: ranks that never came, the store, interruptions."""
 RUN_SLUGS = {
-    "no_process": "A limit on a node keeps preflight from starting a process or a thread, or from opening a file.",
+    "no_process": "A limit on a node keeps a process or a thread from being started, or a file from being opened.",
     "deadline": "Checks were left out because the run's deadline left no time for them.",
     "stood_still": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
     "lost": "A rank never joined the run, or stopped responding.",

@@ -113,7 +113,7 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
 
 def no_process(limit: str, where: Mapping[str, Any]) -> Reported:
     """The finding for a supervisor that cannot start a process or open a file. `limit`: which one was reached."""
-    text = f"preflight cannot start a process or open a file: {limit}; expected room for about 20 per rank"
+    text = f"no process can be started, or no file opened: {limit}; expected room for about 20 per rank"
     return run_finding("fail", "no_process", text, FIXES["no_process"], where)
 
 
