@@ -220,7 +220,8 @@ class Code:
         if severity is Severity.INFO or (action in TO_A_NODE and not culprit):
             action = Action.NONE
         cleared = "" if fix else _filled(self.cleared, {**proof, **culprit})
-        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text, action, cleared=cleared)
+        who = ranges.to_text(noticed_by)
+        return Finding(severity, self, message, culprit, who, proof, text, action, cleared=cleared)
 
 
 def _filled(fix: str, known: Mapping[str, Any]) -> str:

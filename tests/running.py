@@ -67,9 +67,7 @@ class Finished:
     def report_named(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         assert path.exists(), f"no {name} was written: {self.told()}"
-        loaded: dict[str, Any] = json.loads(path.read_text())
-        jsonschema.validate(loaded, SCHEMA)
-        return loaded
+        return load(path)
 
     def check(self, id_: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["check"] == id_)
@@ -86,6 +84,13 @@ class Finished:
     def told(self) -> str:
         """For the message of a failed assertion."""
         return f"exit codes {self.exit_codes}, {self.seconds:.1f} s\n{self.output}"
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A report, valid by the schema."""
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    jsonschema.validate(loaded, SCHEMA)
+    return loaded
 
 
 def environment(**more: str) -> dict[str, str]:

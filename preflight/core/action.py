@@ -27,6 +27,7 @@ OF_THE_ENGINE = {
     "lost": Action.RESTART_JOB,
     "raised": Action.RESTART_JOB,
     "out_of_step": Action.FIX_CONFIG,
+    "no_process": Action.FIX_CONFIG,
     "rendezvous": Action.FIX_CONFIG,
     "launch": Action.FIX_CONFIG,
     "backend": Action.FIX_CONFIG,

@@ -65,11 +65,13 @@ class Reported:
 RUN = "preflight.run"
 """The id of findings that belong to no check: ranks that never came, the store, interruptions."""
 RUN_SLUGS = {
+    "no_process": "A limit on a node keeps a process or a thread from being started, or a file from being opened.",
     "deadline": "Checks were left out because the run's deadline left no time for them.",
     "stood_still": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
     "lost": "A rank never joined the run, or stopped responding.",
     "store_lost": "The store over which the ranks communicate could not be started or reached, or does not answer.",
-    "rendezvous": "MASTER_ADDR does not resolve, or another process is using MASTER_PORT.",
+    "rendezvous": "MASTER_ADDR does not resolve or is not rank 0's node, or another process or job is using "
+    "MASTER_PORT.",
     "interrupted": "A signal or the launcher's death ended the run before its verdict.",
     "launch": "A process was started with environment variables that keep it from joining.",
     "backend": "The torch on rank 0's node cannot use the GPUs there.",
@@ -87,6 +89,7 @@ RUN_SLUGS = {
 }
 """All codes of `preflight.run`."""
 OWN_SLUGS = {
+    "no_process": "A limit on the node kept it from starting a process or a thread, or from opening a file.",
     "timed_out": "It did not end within its deadline, and was killed.",
     "crashed": "Its process ended while it measured.",
     "lost": "The rank stopped responding.",

@@ -19,6 +19,7 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel, Closed
 from preflight.hangs.collective_recorder import DumpFile
+from preflight.sdk import process_limits
 from preflight.sdk.files import read, state_of
 from preflight.sdk.probe import ENDING
 
@@ -41,6 +42,22 @@ def wait_channel_of(pid: int) -> str | None:
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     return state_of(pid) not in ("", "Z", "X")
+
+
+class LimitReached(Exception):  # noqa: N818 -- a state of the world
+    """A limit of this host keeps a process from being started, or a file from being opened. Its text says which."""
+
+
+REFUSED_BEFORE = process_limits.refusals()
+"""Refusals of the cgroups when this process began."""
+LIMIT_STATUS = 98
+"""Exit status of a child that was refused a process, a thread or a file; its last line says by which limit."""
+
+
+def limit_hit(error: BaseException) -> str:
+    """The limit that an exception comes from, in words; "" if it comes from none."""
+    number = error.errno if isinstance(error, OSError) else None
+    return process_limits.hit(REFUSED_BEFORE, str(error), number)
 
 
 class Child:
@@ -172,6 +189,15 @@ class Child:
         """Its exit status if it ends within `within_s`, else None: its channel closes a moment before it ends."""
         self._gone_within(within_s)
         return self.reap()
+
+    def refused_by(self, status: int | None) -> str:
+        """The limit that ended it, in words; "" if none did."""
+        if status == 0:
+            return ""
+        tail = self.log_tail()
+        if status == LIMIT_STATUS and tail.strip():
+            return tail.strip().splitlines()[-1]
+        return process_limits.hit(REFUSED_BEFORE, tail)
 
     @staticmethod
     def described(status: int) -> str:
@@ -311,9 +337,13 @@ def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: 
         pass
     except SystemExit as exit_:
         status = exit_.code if isinstance(exit_.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
         status = 1
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+            if limit := limit_hit(error):
+                status = LIMIT_STATUS
+                print(limit, flush=True)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

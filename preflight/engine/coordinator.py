@@ -7,12 +7,13 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
-from preflight.core.answer import Failure, Returned
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
-from preflight.engine import loading, run_findings, store_keys
+from preflight.engine import job_owner, loading, run_findings, store_keys
+from preflight.engine.child import LimitReached
 from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every, tell_all
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.judge import Judge
@@ -57,6 +58,8 @@ class Coordinator:
         self._strangers_judged = 0
         self._running = ""
         self._no_time_for: list[str] = []
+        self._other_jobs: set[str] = set()
+        """Those that were reported."""
         self.reserve_s = min(10.0, max(1.5, 0.1 * loop.deadline_s))
         """The part of the run's deadline kept for the last judge, the report and the end."""
 
@@ -64,8 +67,10 @@ class Coordinator:
         """Runs all checks, in order. Results are in `results`, even if it is interrupted midway."""
         if self.job.missing:
             waited_s, strangers = time.monotonic() - self.loop.started, self.membership.strangers.values()
-            for finding in run_findings.never_came(self.job, waited_s, strangers):
+            master_addr = self.membership.master_addr
+            for finding in run_findings.never_came(self.job, waited_s, strangers, master_addr):
                 self.add_run_finding(finding)
+        self._report_other_jobs()
         for result in self.results:
             self._screen.ended(result)
         specs, broken = loading.load(self.loop, self.job, self.request)
@@ -191,6 +196,8 @@ class Coordinator:
         answer: Returned | Failure = Returned(judging.NOTHING)
         if judging.is_judged(spec.plan, outcomes, bool(self.book.ranks(spec.id))):
             answer = self._judge.ask(spec, outcomes, groups_of(self.results))
+            if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+                raise LimitReached(answer.text)
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
@@ -340,6 +347,15 @@ class Coordinator:
             self.results.insert(0, run_findings.run_result([]))
         self.results[0].findings.extend(self.request.policy.applied([finding], self.job))
 
+    def _report_other_jobs(self) -> None:
+        """Each other job that came to this one's port, once; by its rank 0, if that came."""
+        came = sorted(self.membership.foreign.values(), key=lambda owner: owner["rank"] != 0)
+        jobs = {job_owner.called(owner): owner for owner in reversed(came)}
+        for name in jobs.keys() - self._other_jobs:
+            self._other_jobs.add(name)
+            text = self.membership.shared_port(jobs[name])
+            self.add_run_finding(run_findings.port_in_use(text))
+
     def _judge_late_strangers(self) -> None:
         """Judges strangers again: a second process with a taken rank may appear after its check was judged."""
         self.membership.look(late=True)
@@ -347,6 +363,7 @@ class Coordinator:
         while self.membership.strangers_may_answer() and time.monotonic() < end:
             self.loop.pump(0.05)
             self.membership.look(late=True)
+        self._report_other_jobs()
         if len(self.membership.strangers) == self._strangers_judged:
             return
         for place, result in enumerate(self.results):

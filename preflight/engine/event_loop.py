@@ -14,7 +14,7 @@ from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.engine import store_keys
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
-from preflight.engine.child import Child
+from preflight.engine.child import Child, limit_hit
 from preflight.engine.worker_slot import WorkerSlot
 
 FETCH_AT_ONCE = 32
@@ -240,6 +240,8 @@ class EventLoop:
         try:
             self._errands.append(Child(target))
         except OSError as error:
+            if limit := limit_hit(error):
+                return Failure(FailureKind.NO_PROCESS, limit)
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
         return self._errands[-1]
 
@@ -273,6 +275,8 @@ class EventLoop:
 
 def _why_it_ended(child: Child) -> Failure:
     status = child.wait_status(1.0)
+    if limit := child.refused_by(status):
+        return Failure(FailureKind.NO_PROCESS, limit, child.log_tail())
     how = "for no known reason" if status is None else child.described(status)
     return Failure(FailureKind.CRASHED, f"ended {how}", child.stack() or child.log_tail())
 

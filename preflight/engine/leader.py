@@ -5,16 +5,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.core.answer import Failure
+from preflight.core.answer import Failure, FailureKind
 from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine import baseline, shutdown, store_keys
+from preflight.engine.child import LimitReached
 from preflight.engine.coordinator import Coordinator
 from preflight.engine.event_loop import Interrupted, tell_all
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
-from preflight.engine.run_findings import interrupted, own_fault, stood_still, store_lost
+from preflight.engine.run_findings import astray, interrupted, no_process, own_fault, stood_still, store_lost
 from preflight.engine.store_client import StoreLost
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
@@ -48,6 +49,8 @@ class Leader:
             self.supervisor.say, self.task.output.width, self.supervisor.environ
         )
         self._await_members()
+        if self.supervisor.astray:
+            return self._conclude(self._without_checks(astray(self.supervisor.astray)))
         try:
             self._prepare_output()
             request = self.task.request
@@ -62,7 +65,16 @@ class Leader:
             self._coordinate(coordinator)
         except UsageError as error:
             return self._refuse(error)
+        except LimitReached as why:
+            return self._conclude(self._without_checks(no_process(str(why), {"node": self.here.node_name})))
         return self._conclude(coordinator)
+
+    def _without_checks(self, finding: Reported) -> Coordinator:
+        """A run that ends with this finding: the job cannot start, so nothing is measured."""
+        job = self.membership.job("gloo")
+        coordinator = Coordinator(self.loop, self.membership, job, self.task.request, self.screen)
+        coordinator.add_run_finding(finding)
+        return coordinator
 
     def _await_members(self) -> None:
         end = self.loop.until(self.supervisor.window_s)
@@ -86,6 +98,8 @@ class Leader:
         if not output.names():
             return
         answer = self.loop.ask(lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+            raise LimitReached(answer.text)
         if isinstance(answer, Failure):
             raise UsageError(f"{output.names()}: cannot be written (the file system {answer.text})")
         if answer.value["refused"]:
@@ -99,6 +113,9 @@ class Leader:
             self.loop.begin_ending()
             if not coordinator.find_the_dead(str(why)):
                 coordinator.add_run_finding(interrupted(f"rank 0 {why}"))
+        except LimitReached as why:
+            self.loop.begin_ending()
+            coordinator.add_run_finding(no_process(str(why), {"node": coordinator.job.node_of(0).node}))
         except StoreLost as why:
             self.loop.begin_ending()
             coordinator.add_run_finding(store_lost(why, self.here))

@@ -6,18 +6,24 @@ its own nonce, rank 0 answers to the nonce, and only a process that answers back
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from preflight.core import facts, node_names
 from preflight.core.job import Job, Node
-from preflight.engine import store_keys
+from preflight.engine import job_owner, store_keys
 from preflight.engine.child import is_alive
+from preflight.engine.endpoint import is_everywhere
 from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
+from preflight.engine.job_owner import JobOwner
+from preflight.engine.rank_layout import Seat, nodes_of_missing
+from preflight.engine.store import is_other_job, shared_port
 
 STRANGERS = "preflight.strangers"
 """The name in `PLAN.reads` for the processes that came but have no place in the run."""
+FOREIGN = "foreign"
+"""The place of a process of another job, which leaves at once."""
 RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
 
@@ -54,10 +60,13 @@ class Membership:
         self.loop = loop
         self.run_id = os.urandom(6).hex()
         self.world_size = launch.world_size
+        self.master_addr = launch.master_addr
         self.present: dict[int, Newcomer] = {}
         self.strangers: dict[int, dict[str, Any]] = {}
         """Living processes without a place in the run, by number of arrival: why (invalid, outside,
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
+        self.foreign: dict[int, JobOwner] = {}
+        """Processes of other jobs that came to this store, by number of arrival."""
         self._identity = launch
         self._nonce, self._index = nonce, index
         self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call))
@@ -76,16 +85,38 @@ class Membership:
             self._greet(Newcomer(index, about), late)
         answered = self._here.new()
         for _, entry in answered:
-            self._give_a_place(*self._greeted.pop(entry["nonce"]))
+            if greeted := self._greeted.pop(entry["nonce"], None):  # a process of another job has no place to take
+                self._give_a_place(*greeted)
         return bool(came or answered)
 
     def _greet(self, arrival: Newcomer, late: bool) -> None:
         if arrival.nonce == self._nonce:
             self.present[0] = arrival
             return
+        if self._is_foreign(arrival):
+            self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": FOREIGN})
+            return
         why = self._why_strange(arrival) or ("late" if late else "")
         self._greeted[arrival.nonce] = (arrival, why)
         self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member"})
+
+    def _is_foreign(self, arrival: Newcomer) -> bool:
+        """Notes it, if it lives: on a launcher's store, whoever came before rank 0 may be of an earlier attempt."""
+        theirs = job_owner.from_json(arrival.about.get("owner"))
+        if theirs is None or not is_other_job(self._identity, theirs):
+            return False
+        if not self._identity.agent_store or arrival.index > self._index:
+            self.foreign[arrival.index] = theirs
+            self._evict(theirs["launcher"])
+        return True
+
+    def _evict(self, launcher: str) -> None:
+        """Takes their places from ranks that the rank 0 of another launch has brought along: they came first."""
+        own = self._identity.owner
+        for rank, newcomer in list(self.present.items()) if own and launcher != own["launcher"] else ():
+            theirs = job_owner.from_json(newcomer.about.get("owner"))
+            if launcher and rank and theirs and theirs["launcher"] == launcher:
+                del self.present[rank]
 
     def _why_strange(self, arrival: Newcomer) -> str:
         if arrival.rank is None:
@@ -150,7 +181,29 @@ class Membership:
             node_rank = about["node_rank"] if told else number
             name = names[number] if names.count(names[number]) == 1 else f"{names[number]}#{node_rank}"
             nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"]), about["machine"]))
-        return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+        made = Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+        return replace(made, missing_on=self._missing_on(made)) if made.missing else made
+
+    def _missing_on(self, job: Job) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """No node from which no rank came where MASTER_ADDR is each node itself, or where more such nodes are missing
+        than came: the fault may then well be rank 0's, or the network's."""
+        layout = self._identity.layout
+        if layout is None:
+            return ()
+        about = {rank: newcomer.about for rank, newcomer in self.present.items()}
+        seats = {
+            rank: Seat(job.node_of(rank).node, came.get("local_rank"), came.get("local_world_size"))
+            for rank, came in about.items()
+        }
+        found = nodes_of_missing(layout, job.world_size, seats)
+        gone = found.keys() - {node.node for node in job.nodes}
+        if is_everywhere(self.master_addr) or len(gone) > len(job.nodes):
+            found = {node: ranks for node, ranks in found.items() if node not in gone}
+        return tuple((node, tuple(ranks)) for node, ranks in found.items())
+
+    def shared_port(self, theirs: JobOwner) -> str:
+        """The sentence about another job that has this one's port."""
+        return shared_port(self._identity, theirs)
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Those of the ranks that are on this node and whose supervisors are dead."""

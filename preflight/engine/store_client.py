@@ -35,8 +35,9 @@ def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) 
 
     try:  # torch would retry for the whole timeout, and then not say why
         socket.getaddrinfo(host, port)
-    except socket.gaierror as error:
-        raise ConnectionError(f"the name {host} does not resolve ({error.strerror})") from None
+    except (socket.gaierror, UnicodeError) as error:  # the latter for what cannot be a name
+        why = getattr(error, "strerror", None) or "it cannot be a name"
+        raise ConnectionError(f"the name {host} does not resolve ({why})") from None
     return dist.TCPStore(  # type: ignore[attr-defined]  # not in torch's __all__
         host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
     )

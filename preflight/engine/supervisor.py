@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from preflight.core.answer import Failure
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
-from preflight.engine import identity, shutdown, store, store_keys, worker
-from preflight.engine.child import Child, adopt_orphans
+from preflight.engine import endpoint, identity, shutdown, store, store_keys, worker
+from preflight.engine.child import Child, LimitReached, adopt_orphans, limit_hit
 from preflight.engine.child import children as own_children
+from preflight.engine.endpoint import Astray
 from preflight.engine.event_loop import EventLoop, Interrupted
 from preflight.engine.identity import LaunchIdentity
+from preflight.engine.job_owner import PortInUse
 from preflight.engine.leader import Leader
-from preflight.engine.membership import Membership, hello
+from preflight.engine.membership import FOREIGN, Membership, hello
 from preflight.engine.memory_store import MemoryStore
 from preflight.engine.participant import NoCoordinator, Participant, await_welcome
 from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
@@ -36,6 +38,10 @@ from preflight.sinks.arguments import Sinks
 
 WRITE_S = 20.0
 """Time for writing the report, plus a second for every 5 MB of (compressed) facts."""
+
+
+HEAR_S = 20.0
+"""Time for the ranks to come to a node that MASTER_ADDR wrongly names, so that all say why the job cannot start."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,10 @@ class Supervisor:
         self.run_folder = ""
         """A private folder, if NCCL's log is to be read."""
         self._store_host: Child | None = None
+        self._is_guest = False
+        """Whether another process with rank 0 serves the store."""
+        self.astray = ""
+        """On rank 0: why MASTER_ADDR does not lead to this node."""
         self.follower: Participant | None = None
         self.entry = ""
         """The run's entry in the history, as JSON, if `--baseline auto` has already made it."""
@@ -73,8 +83,10 @@ class Supervisor:
 
     @property
     def window_s(self) -> float:
-        """Time for all ranks to arrive: importing torch on a thousand nodes from one file system takes minutes."""
-        return max(5.0, self.task.deadline_s / 3)
+        """Time for all ranks to arrive: importing torch on a thousand nodes from one file system takes minutes. Where
+        they can only be told that MASTER_ADDR is wrong, they get less."""
+        most = HEAR_S if self.astray else float("inf")
+        return min(most, max(5.0, self.task.deadline_s / 3))
 
     # From here to the end of the process
 
@@ -98,12 +110,22 @@ class Supervisor:
         try:
             self._open_store()
             index = hello(self.loop, self.here, self.nonce)
+            store.refuse_other_job(self.loop, self.here)
             if self.here.rank != 0:
                 return self._follow()
             membership = Membership(self.loop, self.here, self.nonce, index)
             return self._follow() if self._stands_back(membership) else Leader(self, membership).run()
-        except (Interrupted, StoreLost, NoCoordinator, TorchBroken) as why:
-            return self._end_alone(why)
+        except (Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached) as why:
+            return self._end_alone(self._by_a_limit(why))
+        except (OSError, RuntimeError) as error:
+            if isinstance(limit := self._by_a_limit(error), LimitReached):
+                return self._end_alone(limit)
+            raise
+
+    def _by_a_limit(self, why: Exception) -> Exception:
+        """LimitReached, if a limit of this host is the reason; else `why`."""
+        limit = "" if isinstance(why, (Interrupted, LimitReached)) else limit_hit(why)
+        return LimitReached(limit) if limit else why
 
     def _tell_of_own_fault(self) -> None:
         """Tells rank 0 about a bug in preflight, so that it does not blame the machine."""
@@ -119,13 +141,20 @@ class Supervisor:
             return
         if self.task.needs_torch:
             import_torch()
-        self._store_host = store.serve(self.loop, self.here, self.window_s)
-        store.connect(self.loop, self.here, self.window_s)
+        serving = store.serve(self.loop, self.here, self.window_s)
+        self._store_host, self._is_guest, self.astray = serving.host, serving.is_guest, serving.astray
+        if self.astray:
+            self.say(f"preflight: {self.astray}; the other ranks get {self.window_s:.0f} s to hear it")
+        try:
+            store.connect(self.loop, self.here, self.window_s)
+        except StoreLost as why:
+            if astray := self.astray or endpoint.goes_nowhere(self.here):
+                raise Astray(astray) from why
+            raise
 
     def _stands_back(self, membership: Membership) -> bool:
         """Whether another process with rank 0 leads: it serves the store, or came before this one."""
-        is_guest = self.here.launcher != "local" and not self.here.agent_store and self._store_host is None
-        return is_guest or membership.is_rival()
+        return self._is_guest or membership.is_rival()
 
     def say(self, text: str) -> None:
         """Shows a check's line on the screen, before the report is made, without secrets."""
@@ -165,6 +194,8 @@ class Supervisor:
         wait_s = self.window_s + 10.0
         self.loop.world_size = self.here.world_size
         run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
+        if place == FOREIGN:
+            store.refuse_other_job(self.loop, self.here)
         rank = self.here.rank if place == "member" else None
         if rank is not None:
             self.loop.beat_key = store_keys.beat(run_id, rank)
@@ -175,7 +206,7 @@ class Supervisor:
     def part(self, verdict: Mapping[str, Any], rank: int | None, made: report.Report | None = None) -> int:
         self.loop.begin_ending()
         shutdown.write_verdict(verdict["exit_code"], verdict["sentence"], made)
-        shutdown.farewell(self.loop, verdict, rank)
+        shutdown.farewell(self.loop, verdict, rank, serves=self._store_host is not None)
         return int(verdict["exit_code"])
 
     def build(self, run_id: str, job: Job, results: list[Result]) -> report.Report:
@@ -198,6 +229,8 @@ class Supervisor:
         places = output.places(name)
         if places:
             answer = self.loop.ask(lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
+            if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+                answer = Returned(output.write(made, book, name))  # the kernel's timer ends this process if it hangs
             failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
             places = [f"the report could not be written: {failed}"] if failed else places
         if failed := output.print_json(made, book):

@@ -14,6 +14,7 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.core.secrets import Scrubber
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
+from preflight.engine.child import limit_hit
 from preflight.engine.process_group import GroupMaker
 from preflight.hangs.collective_recorder import DumpFile, Recorder, prepare_environment
 from preflight.nccl.ras import DEFAULT, Watch
@@ -113,6 +114,8 @@ def _measure(
             "stack": traceback.format_exc(),
             "in_collective": in_collective,
         }
+        if limit := limit_hit(error):
+            answer |= {"slug": "no_process", "reason": limit, "in_collective": False}
         recorder.after_an_exception((cause or error) if in_collective else None)
     finally:
         recorder.end()

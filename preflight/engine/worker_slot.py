@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core.outcome import Outcome
-from preflight.engine.child import Child, end_orphans, wait_channel_of
+from preflight.engine.child import REFUSED_BEFORE, Child, end_orphans, limit_hit, wait_channel_of
+from preflight.sdk import process_limits
 from preflight.sdk.files import state_of
 
 NewWorker = Callable[[int], Child]
@@ -58,7 +59,11 @@ class WorkerSlot:
             try:
                 self.worker = self._new_worker(self._generation)
             except OSError as error:
-                self.outcome = Outcome("raised", reason=f"no worker could be forked: {error.strerror}")
+                limit = limit_hit(error)
+                reason = limit or f"no worker could be forked: {error.strerror}"
+                self.outcome = Outcome(
+                    "raised", reason=reason, slug="no_process" if limit else "", measures_no_more=bool(limit)
+                )
                 return
         self.worker.forget_log()
         self.worker.channel.send(order)
@@ -118,8 +123,13 @@ class WorkerSlot:
         return time.monotonic() - self._started
 
     def _finish(self, outcome: Outcome) -> None:
+        """Where the kernel has refused a process meanwhile, what was measured may be a consequence of that, and so may
+        all that would follow."""
         self.busy = False
-        self.outcome = replace(outcome, measures_no_more=self.unreaped)
+        said = "" if outcome.sound else f"{outcome.reason}\n{outcome.log_tail}"
+        if outcome.slug != "no_process" and (limit := process_limits.hit(REFUSED_BEFORE, said)):
+            outcome = Outcome("raised", outcome.seconds, limit, "no_process", log_tail=outcome.log_tail)
+        self.outcome = replace(outcome, measures_no_more=self.unreaped or outcome.slug == "no_process")
 
     def _answered(self, message: dict[str, Any]) -> Outcome:
         text = message.pop("text", None)
@@ -138,7 +148,10 @@ class WorkerSlot:
     def _crashed(self, worker: Child) -> Outcome:
         status = worker.wait_status(1.0)
         outcome = self._with_dump(Outcome("crashed", self._seconds()))
+        limit = worker.refused_by(status)
         self._replace()
+        if limit:
+            return replace(outcome, kind="raised", slug="no_process", reason=limit)
         if status is None:
             return replace(outcome, reason="closed its channel to preflight and kept running; it was killed")
         how = Child.described(status)

@@ -106,7 +106,13 @@ def bad_nodes(report: Report) -> list[str]:
     """The nodes that a failure blames, by node or by one of their ranks."""
     failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
     bad = {node for finding in failed for node in blamed_nodes(finding, report)}
-    return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
+    return [node for node in nodes(report) if node in bad]
+
+
+def nodes(report: Report) -> list[str]:
+    """The nodes of the job, in order, and after them those on which ranks that never came were to run."""
+    job = report["job"]
+    return [*dict.fromkeys(node["node"] for node in (*job["nodes"], *job.get("missing_on", ())))]
 
 
 def good_nodes(report: Report) -> list[str]:
@@ -128,8 +134,9 @@ def blamed_nodes(finding: Reported, report: Report) -> set[str]:
     ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.ranks))
     if not ranks:
         return set(finding.nodes or ())
-    nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(rank_ranges.from_text(node["ranks"]))}
-    return nodes or {""}
+    job = report["job"]
+    there = (*job["nodes"], *job.get("missing_on", ()))
+    return {node["node"] for node in there if ranks & set(rank_ranges.from_text(node["ranks"]))} or {""}
 
 
 def findings(report: Report) -> Iterator[Reported]:

@@ -174,6 +174,12 @@ def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             if value is not None and not (isinstance(number, int) and least <= number <= MOST):
                 text = f"{variable} is {value!r}, expected a whole number from {least} to {MOST:,}"
                 yield INVALID.fail(text, variable=variable, **run.job.where(rank))
+        master = reading["environ"].get("MASTER_ADDR") or ""
+        if master != master.strip():
+            text = (
+                f"MASTER_ADDR is {master!r}, expected no spaces: torch looks the name up with them, and nobody has it"
+            )
+            yield INVALID.fail(text, variable="MASTER_ADDR", **run.job.where(rank))
 
 
 def _differing(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
