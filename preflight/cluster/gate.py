@@ -104,7 +104,8 @@ class _Disk:
 def _ask(disk: Probe, name: str, *arguments: str) -> Any:
     answer = disk.ask(name, *arguments, deadline_s=DISK_S)
     if isinstance(answer, NoReply):
-        raise Undecided(f"no place for the report: {answer.text.partition(': ')[2] or answer.text}")
+        where = f"{arguments[0]}: " if arguments[0] else ""
+        raise Undecided(f"no place for the report: {where}{answer.text.partition(': ')[2] or answer.text}")
     return answer.value
 
 

@@ -17,6 +17,7 @@ from preflight.engine.process_group import TorchBroken
 from preflight.engine.same_rank import others_here
 from preflight.engine.store import TAKEN
 from preflight.engine.store_client import StoreLost
+from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
 from preflight.results.result import Result
@@ -56,7 +57,10 @@ def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]]
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
     for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
-    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output."
+    fix = (
+        "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output, which also says if it still "
+    )
+    fix += "imports torch."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
         return [run_finding("fail", "lost", text, fix, {"rank": rank}) for rank in job.missing]
     return [replace(run_finding("fail", "lost", text, fix), ranks=rank_ranges.to_text(job.missing), nodes=[])]
@@ -93,6 +97,12 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
         fix = f"Find the process: ss -ltnp 'sport = :{here.master_port}'; end it, or set a different MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
+    if "refused" in str(why) and not here.agent_store:  # the way there is open
+        fix = (
+            "Was rank 0 started? See its output: it serves the store once it has imported torch, which takes long on a "
+        )
+        fix += "slow file system (then give all ranks a longer --deadline)."
+        return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
     who = "torchrun's agent" if here.agent_store else "rank 0"
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"
@@ -139,6 +149,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
+    if isinstance(why, TorchUnread):
+        return _unread(why, own_job(here, follower).where(here.rank or 0))
     if isinstance(why, TorchBroken):
         fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
@@ -153,6 +165,15 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding("fail", "lost", str(why), fix, own_job(here, follower).where(0))
     and_rank_0 = "" if here.rank == 0 else ", and rank 0 gave no verdict"
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")
+
+
+def _unread(why: TorchUnread, where: Mapping[str, Any]) -> Reported:
+    """A file system that is slow is no failure: the run needs more time. One that does not answer is."""
+    if why.is_slow:
+        fix = "Give the run more time (--deadline), or put the environment on a local disk."
+        return run_finding("error", "deadline", f"{why}; the run's deadline left no more time", fix, where)
+    fix = "No job whose environment is there can start: check its mount and server on that node (mount, dmesg)."
+    return run_finding("fail", "torch", str(why), fix, where)
 
 
 def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:
