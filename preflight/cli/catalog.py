@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from preflight.core import words
-from preflight.errors import UsageError
+from preflight.errors import CannotWork, UsageError
 from preflight.planning import built_in, registry
 from preflight.planning.built_in import CatalogEntry
 from preflight.planning.registry import Check, Source
@@ -67,14 +67,17 @@ def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
 
 
 def told_of(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what `tell` returns for a check, True), or (why it cannot be loaded, False)."""
+    """(what `tell` returns for a check, True), or (why it cannot be loaded, False). Raises CannotWork where
+    the import of a plugin does not end."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
-    from preflight.core.answer import Failure
+    from preflight.core.answer import Failure, FailureKind
     from preflight.engine import event_loop, loading
 
     loop = event_loop.EventLoop(loading.PLUGIN_S)
     answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
+    if isinstance(answer, Failure) and answer.kind is FailureKind.TIMED_OUT:
+        raise CannotWork(f"--plugin {source.target}: {answer.text}; see what it does when it is imported")
     if isinstance(answer, Failure):
         return f"{source.id:<22} cannot be loaded: {answer.text}", False
     return str(answer.value["text"]), True

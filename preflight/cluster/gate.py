@@ -126,7 +126,8 @@ def _rank_of(path: str) -> tuple[int, str]:
 def _ask(disk: Probe, name: str, *arguments: str) -> Any:
     answer = disk.ask(name, *arguments, deadline_s=DISK_S)
     if isinstance(answer, NoReply):
-        raise Undecided(f"no place for the report: {answer.text.partition(': ')[2] or answer.text}")
+        where = f"{arguments[0]}: " if arguments[0] else ""
+        raise Undecided(f"no place for the report: {where}{answer.text.partition(': ')[2] or answer.text}")
     return answer.value
 
 

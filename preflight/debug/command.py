@@ -23,6 +23,7 @@ from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
 from preflight.errors import UsageError
 from preflight.results.destinations import Output
+from preflight.sdk import paths
 
 EXPLAIN_S = 300.0
 """Time to read what the job left, 60 GB at 200 MB/s: a scheduler waits for this process."""
@@ -91,19 +92,24 @@ def say(text: str) -> None:
 
 
 def _prepare(asked: str | None) -> JobFolder:
+    named = f"--report {asked}" if asked else "a folder for the job's traces"
+    return JobFolder(paths.ask(named, lambda: _made_folder(asked, named)), not asked)
+
+
+def _made_folder(asked: str | None, named: str) -> str:
+    """Runs in another process: its file system may not answer. Raises UsageError."""
     try:
         folder = JobFolder(os.path.abspath(asked) if asked else _make_own_folder(), not asked)
         for name in environment.FOLDERS:
             os.makedirs(os.path.join(folder.path, name), exist_ok=True)
         _make_private(os.path.join(folder.path, environment.SOCKETS))
     except OSError as error:
-        named = f"--report {asked}" if asked else "a folder for the job's traces"
         raise UsageError(f"{named}: cannot be written ({error.strerror})", everywhere=False) from None
     earlier = f"{folder.kept}.out"
     if os.path.exists(earlier):
         text = f"--report {asked}: holds an earlier job's traces ({os.path.basename(earlier)}): name another folder"
         raise UsageError(text, everywhere=False)
-    return folder
+    return folder.path
 
 
 def _make_private(path: str) -> None:

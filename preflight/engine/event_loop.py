@@ -16,6 +16,7 @@ from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child, limit_hit
 from preflight.engine.worker_slot import WorkerSlot
+from preflight.sdk import system_call
 
 FETCH_AT_ONCE = 32
 """Values per message: a channel's message can hold this many of the largest facts (1 MiB)."""
@@ -196,6 +197,10 @@ class EventLoop:
         if not self.ending:
             self._raise_if_interrupted()
 
+    def forget_gap(self) -> None:
+        """After a step that blocks before the run: no other rank listens yet."""
+        self._last_turn = 0.0
+
     def _raise_if_interrupted(self) -> None:
         if self._signals:
             raise Interrupted(f"was sent {signal.Signals(self._signals[0][0]).name}")
@@ -253,7 +258,8 @@ class EventLoop:
             if child.channel.closed:
                 return _why_it_ended(child)
             if time.monotonic() >= end:
-                return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
+                text = f"did not end within {end - start:.1f} s{system_call.waits_for(child.pid)}"
+                return Failure(FailureKind.TIMED_OUT, text, child.dump_stack())
             child.drain()  # else one that prints more than a pipe holds waits for its reader
             self.pump(end - time.monotonic())
         return Returned(message["value"])

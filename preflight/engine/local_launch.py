@@ -54,6 +54,33 @@ def loopback_works() -> bool:
     return True
 
 
+def _import_torch(deadline_s: float) -> int:
+    """Returns 0, or the exit code after a sentence. The launcher then has its signals as it had them."""
+    from preflight.engine.event_loop import EventLoop, Interrupted
+    from preflight.engine.process_group import TorchBroken
+    from preflight.engine.torch_import import TorchUnread, import_watched
+
+    handled = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    loop, complain = EventLoop(deadline_s), Output().complain
+    signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
+    try:
+        import_watched(loop, complain)
+    except TorchUnread as why:
+        complain(f"{'ERROR' if why.is_slow else 'FAIL'}: {why}: no rank was started")
+        return 3 if why.is_slow else 1
+    except TorchBroken as why:
+        complain(f"FAIL: {why}, expected it to work: no rank was started")
+        return 1
+    except Interrupted as why:
+        complain(f"it {why}: no rank was started")
+        return 3
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+    return 0
+
+
 def launch(arguments: list[str], deadline_s: float) -> int:
     """Starts `python -m preflight ARGUMENTS` on every rank and returns the exit code they ended with."""
     if not loopback_works():
@@ -61,15 +88,8 @@ def launch(arguments: list[str], deadline_s: float) -> int:
             "preflight: 127.0.0.1 cannot be reached on this machine (ip link set lo up): no rank was started\n"
         )
         return 3
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
-    from preflight.engine.process_group import TorchBroken, import_torch
-
-    try:
-        import_torch()
-    except TorchBroken as why:
-        Output().complain(f"FAIL: {why}, expected it to work: no rank was started")
-        return 1
+    if code := _import_torch(deadline_s):
+        return code
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -21,6 +21,7 @@ from preflight.engine.process_group import TorchBroken
 from preflight.engine.same_rank import holder_of, others_here, owner_of
 from preflight.engine.store import TAKEN, shared_port
 from preflight.engine.store_client import StoreLost
+from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
 from preflight.results.result import Result
@@ -62,7 +63,7 @@ def never_came(
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
     for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
-    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output."
+    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output: does it still import torch?"
     if is_everywhere(master_addr):
         fix += f" MASTER_ADDR is {master_addr}: it leads to rank 0 only from rank 0's own node."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
@@ -105,6 +106,12 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
         fix = f"Find the process: ss -ltnp 'sport = :{here.master_port}'; end it, or set a different MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
+    if "refused" in str(why) and not here.agent_store:  # the way there is open
+        fix = (
+            "Was rank 0 started? See its output: it serves the store once it has imported torch, which takes long on a "
+        )
+        fix += "slow file system (then give all ranks a longer --deadline)."
+        return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
     who = "torchrun's agent" if here.agent_store else "rank 0"
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"
@@ -175,6 +182,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
+    if isinstance(why, TorchUnread):
+        return _unread(why, own_job(here, follower).where(here.rank or 0))
     if isinstance(why, TorchBroken):
         fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
@@ -198,6 +207,15 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding("fail", "lost", str(why), fix, own_job(here, follower).where(0))
     and_rank_0 = "" if here.rank == 0 else ", and rank 0 gave no verdict"
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")
+
+
+def _unread(why: TorchUnread, where: Mapping[str, Any]) -> Reported:
+    """A file system that is slow is no failure: the run needs more time. One that does not answer is."""
+    if why.is_slow:
+        fix = "Give the run more time (--deadline), or put the environment on a local disk."
+        return run_finding("error", "deadline", f"{why}; the run's deadline left no more time", fix, where)
+    fix = "No job whose environment is there can start: check its mount and server on that node (mount, dmesg)."
+    return run_finding("fail", "torch", str(why), fix, where)
 
 
 def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:

@@ -14,7 +14,7 @@ from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
-from preflight.engine import endpoint, identity, shutdown, store, store_keys, worker
+from preflight.engine import endpoint, identity, shutdown, store, store_keys, torch_import, worker
 from preflight.engine.child import Child, LimitReached, adopt_orphans, limit_hit
 from preflight.engine.child import children as own_children
 from preflight.engine.endpoint import Astray
@@ -25,7 +25,7 @@ from preflight.engine.leader import Leader
 from preflight.engine.membership import FOREIGN, Membership, hello
 from preflight.engine.memory_store import MemoryStore
 from preflight.engine.participant import NoCoordinator, Participant, await_welcome
-from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
+from preflight.engine.process_group import GroupMaker, TorchBroken
 from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
 from preflight.engine.worker_slot import WorkerSlot
@@ -139,18 +139,23 @@ class Supervisor:
         if self.here.launcher == "local":
             self.loop.store = MemoryStore()
             return
-        if self.task.needs_torch:
-            import_torch()
+        took_s = torch_import.import_watched(self.loop, self._tell_first) if self.task.needs_torch else 0.0
         serving = store.serve(self.loop, self.here, self.window_s)
         self._store_host, self._is_guest, self.astray = serving.host, serving.is_guest, serving.astray
         if self.astray:
             self.say(f"preflight: {self.astray}; the other ranks get {self.window_s:.0f} s to hear it")
         try:
-            store.connect(self.loop, self.here, self.window_s)
+            # Others may take as long: rank 0, which serves the store, imports from the same file system.
+            store.connect(self.loop, self.here, self.window_s + took_s)
         except StoreLost as why:
             if astray := self.astray or endpoint.goes_nowhere(self.here):
                 raise Astray(astray) from why
             raise
+
+    def _tell_first(self, sentence: str) -> None:
+        """One rank of a node speaks for all."""
+        if not self.here.local_rank:
+            self.task.output.complain(f"{self.here.node_name}: {sentence}")
 
     def _stands_back(self, membership: Membership) -> bool:
         """Whether another process with rank 0 leads: it serves the store, or came before this one."""

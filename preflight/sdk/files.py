@@ -27,7 +27,7 @@ def stat_of(pid: int | str) -> list[str]:
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
-def state_of(pid: int) -> str:
+def state_of(pid: int | str) -> str:
     """The state letter of a process (proc(5)): R, S, D, T, Z ...; "" where there is no such process."""
     return "".join(stat_of(pid)[:1])
 

@@ -1,0 +1,206 @@
+"""Every command and option that takes a path, on a file system that never answers: it ends, names the path, says how
+long it has waited and what to do. They are those of the parsers, so that a new option is held, too."""
+
+import argparse
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from preflight.cli import arguments
+from preflight.sdk import system_call, watch
+from tests import fuse, running
+from tests.fuse import NUMBERS, SILENT, Call, File
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="a dead mount: root and /dev/fuse"),
+]
+NO_PATHS = {
+    "ID_OR_FAMILY,..", "DAYS", "URL", "S", "ID.OPTION=VALUE", "HOST:PORT", "N", "R", "CONF", "ID", "PREFIX",
+    "CHECK_OR_CODE", "-- COMMAND...", "-- LAUNCHER...", "-- OPTIONS...", "NAME", "COMMAND",
+}  # fmt: skip
+"""Metavars of values that are no path. A new metavar is one until it is here."""
+SOONER = (
+    "import sys; from preflight.sdk import paths, watch; from preflight.planning import toml_file;"
+    "from preflight.engine import baseline, loading; from preflight.cluster import gate;"
+    "watch.ANSWER_S = 1.5; paths.ask.__defaults__ = (4.0,); toml_file.READ_S = baseline.READ_S = 4.0;"
+    "gate.DISK_S = loading.PLUGIN_S = 4.0; from preflight.__main__ import command; command()"
+)
+"""The command, with shorter waits: what never answers does not answer later either."""
+QUICK = ("--level", "quick", "--only", "env.launch")
+RAN, REFUSED, UNFINISHED = 0, 2, 3
+"""Exit codes: of a run whose sinks got nothing, which changes no verdict (docs/history.md); of a path that a run needs;
+and of a command that could not do its work."""
+OPERANDS = {
+    "checkpoint": ["PATH", "--timeout", "3"], "explain": ["LOG"], "diff": ["REPORT", "REPORT"],
+    "history": ["HISTORY"], "profile": ["REPORT"], "nodes": ["--bad", "REPORT"], "describe": ["env.launch"],
+    "show": ["REPORT"], "run": list(QUICK), "pick": ["-N", "1", "--", *QUICK], "gate": ["--closed", "--", "true"],
+    "debug": ["--", "true"],
+}  # fmt: skip
+"""What makes a command sound, beside the option in question."""
+MORE = {
+    ("run", "--post-token"): ["--post", "http://127.0.0.1:9/"], ("run", "--code"): ["--only", "env.software"],
+    ("run", "--data"): ["--level", "standard", "--only", "data.sampler", "--deadline", "30"],
+    ("run", "--model"): ["--level", "full", "--only", "train.model", "--deadline", "150"],
+    ("run", "--checkpoint"): ["--level", "full", "--only", "train.checkpoint", "--deadline", "150"],
+    ("show", "--config"): ["--judge"],
+}  # fmt: skip
+ENDS_WITH = {
+    ("run", "--history"): (RAN,), ("run", "--textfile"): (RAN,), ("run", "--post-token"): (RAN,),
+    ("run", "--code"): (1, UNFINISHED), ("run", "--data"): (1, UNFINISHED), ("run", "--model"): (1, UNFINISHED),
+    ("run", "--checkpoint"): (1, UNFINISHED), ("run", "--plugin"): (UNFINISHED, REFUSED), ("gate", "--report"): (1,),
+}  # fmt: skip
+"""Where it is neither 2 nor 3: measured (a failure of the machine), or told by the command's own contract."""
+
+
+def takes_paths() -> Iterator[tuple[str, str]]:
+    """(command, option or name of the operand) of all that take a path."""
+    commands = next(a for a in arguments.parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        for action in command._actions:
+            is_value = action.nargs != 0 and not action.choices and action.metavar is not None
+            if is_value and action.metavar not in NO_PATHS:
+                yield name, (action.option_strings or [action.dest])[0]
+
+
+ALL = sorted(takes_paths())
+SLOW = {("run", "--model"), ("run", "--checkpoint"), ("run", "--data")}
+"""They start ranks."""
+CASES = [pytest.param(*it, id=" ".join(it), marks=[pytest.mark.more] * (it in SLOW)) for it in ALL]
+
+
+def words_of(command: str, option: str, dead: str, given: dict[str, str]) -> list[str]:
+    words = [given.get(word, word) for word in OPERANDS.get(command, [])]
+    if not option.startswith("-"):
+        place = 1 if (command, option) in (("diff", "new"), ("nodes", "reports")) else 0
+        return [*words[:place], dead, *words[place + 1 :]]
+    value = f"{dead}:made" if option in ("--data", "--model") else dead
+    return [option, value, *MORE.get((command, option), []), *words]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What is sound: a report, a log, a history, a checkpoint."""
+    top = tmp_path_factory.mktemp("sound")
+    (top / "job.log").write_text("step 1\n")
+    (top / "model.safetensors").write_bytes(
+        (head := json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode())
+        and len(head).to_bytes(8, "little") + head + bytes(4)
+    )
+    run = [
+        sys.executable,
+        "-m",
+        "preflight",
+        *QUICK,
+        "--report",
+        str(top / "report"),
+        "--history",
+        str(top / "h.sqlite"),
+    ]
+    subprocess.run(run, env=running.environment(), check=True, capture_output=True, timeout=running.HUNG_S)
+    return {
+        "REPORT": str(top / "report"), "LOG": str(top / "job.log"), "HISTORY": str(top / "h.sqlite"),
+        "PATH": str(top / "model.safetensors"),
+    }  # fmt: skip
+
+
+def in_slurm(folder: Path) -> dict[str, str]:
+    """A made-up Slurm job of this node, for `pick`."""
+    for name, text in {"scontrol": "hostname", "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"'}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": os.uname().nodename}
+
+
+def outcome(words: list[str], folder: Path, **environ: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SOONER, *words], cwd=folder, env=running.environment(**environ), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=running.HUNG_S, check=False,
+    )  # fmt: skip
+    return done.returncode, " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("command", "option"), CASES)
+def test_a_path_that_does_not_answer(command: str, option: str, given: dict[str, str], tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "dead", {Call.LOOKUP: SILENT}) as system:
+        dead = str(system.folder / "x.py")
+        environ = in_slurm(tmp_path) if command == "pick" else {}
+        code, said = outcome([command, *words_of(command, option, dead, given)], tmp_path, **environ)
+    assert system.asked.is_set(), f"nothing looked at the path: {said}"
+    assert code in ENDS_WITH.get((command, option), (REFUSED, UNFINISHED)), said
+    assert str(system.folder) in said and "fault of preflight" not in said, said
+    assert any(word in said for word in (" s (", " s: ", " s;", " s,", "within", "after")), f"not how long: {said}"
+
+
+def test_no_command_is_left_out() -> None:
+    """A new command is either watched or starts processes, and says so."""
+    assert {*watch.WATCHED, *arguments.STARTING} == {*arguments.COMMANDS}
+
+
+READERS = {"explain": ["x"], "show": ["x"], "history": ["x"], "nodes": ["--bad", "x"]}
+
+
+@pytest.mark.parametrize("silent", [Call.OPEN, Call.READ, Call.GETATTR], ids=lambda call: call.name)
+@pytest.mark.parametrize("command", READERS)
+def test_one_that_stops_to_answer_later(command: str, silent: Call, tmp_path: Path) -> None:
+    """The name is found, as where the client of NFS has it in its cache; then nothing comes."""
+    files: dict[int, File] = {next(NUMBERS): ("x", bytearray(b"{" + b" " * 5000))}
+    with fuse.mounted(tmp_path / "dead", {silent: SILENT}, files=files) as system:
+        dead = str(system.folder / "x")
+        code, said = outcome([command, *(dead if word == "x" else word for word in READERS[command])], tmp_path)
+        assert code == UNFINISHED and f"{dead}: its file system has not answered for " in said, said
+
+
+def test_a_command_that_waits_for_its_reader_or_its_writer_is_not_ended(given: dict[str, str], tmp_path: Path) -> None:
+    """A terminal's user may be slow, and so may the job whose output comes through a pipe."""
+    job = subprocess.Popen(
+        [sys.executable, "-c", SOONER, "explain", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=running.environment(), cwd=tmp_path,
+    )  # fmt: skip
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.wait(4.0)  # well above ANSWER_S: the wait itself is the case
+    told, _ = job.communicate("step 1\n", timeout=running.HUNG_S)
+    assert job.returncode == 0 and "nothing wrong found" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_command_that_waits(number: signal.Signals, tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "dead", {Call.LOOKUP: SILENT}) as system:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "preflight", "show", str(system.folder / "x")], env=running.environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert system.asked.wait(running.HUNG_S)
+        job.send_signal(number)
+        job.communicate(timeout=running.HUNG_S)
+        assert job.returncode in (UNFINISHED, -number)
+
+
+@pytest.mark.parametrize("command", ["history", "show", "profile", "explain"])
+def test_what_is_no_file_is_refused_at_once(command: str, tmp_path: Path) -> None:
+    """A pipe without a writer, and a file of /proc whose reader waits for the kernel's next message."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    code, said = outcome([command, str(pipe)], tmp_path)
+    assert code in (REFUSED, UNFINISHED) and "regular file" in said and str(pipe) in said, said
+    code, said = outcome([command, "/proc/kmsg"], tmp_path)
+    assert code in (REFUSED, UNFINISHED) and "/proc/kmsg" in said and "has not answered" not in said, said
+
+
+def test_both_machines_have_the_calls_by_which_a_path_is_touched() -> None:
+    """The numbers are the kernel's (asm/unistd_64.h, asm-generic/unistd.h)."""
+    for machine in ("x86_64", "aarch64"):
+        by_path = {name for name, _ in system_call.BY_PATH[machine].values()}
+        assert {"openat", "newfstatat", "readlinkat", "statfs", "mkdirat", "unlinkat", "statx"} <= by_path
+        assert {"read", "write", "pread64", "getdents64", "fsync", "close"} <= {
+            *system_call.BY_DESCRIPTOR[machine].values()
+        }
+        assert not {*system_call.BY_PATH[machine]} & {*system_call.BY_DESCRIPTOR[machine]}
