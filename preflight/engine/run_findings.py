@@ -63,7 +63,7 @@ def never_came(
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
     for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
-    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output: does it still import torch?"
+    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? See its own output: does it still import torch?"
     if is_everywhere(master_addr):
         fix += f" MASTER_ADDR is {master_addr}: it leads to rank 0 only from rank 0's own node."
     if len(job.missing) <= NAMED_ONE_BY_ONE:

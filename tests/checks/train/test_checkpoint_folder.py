@@ -14,7 +14,6 @@ import pytest
 from tests import fuse, running
 from tests.faults import ELSEWHERE
 from tests.faults.row import sick
-from tests.faults.train_checkpoint import NUMPY
 from tests.fuse import SILENT, Call, FileSystem
 from tests.nodes import as_nodes
 from tests.running import Finished
@@ -133,14 +132,13 @@ def test_a_medium_that_turns_bits_and_no_optimizer(
     folder = made(tmp_path)
     of_node = "node" in ELSEWHERE[name].culprit
     words = ("--set", f"train.checkpoint.forms={form}")
-    numpy = {"PYTHONPATH": os.pathsep.join((running.environment()["PYTHONPATH"], NUMPY))}
     try:
         with contextlib.ExitStack() as mounts:
             sound = mounts.enter_context(fuse.mounted(tmp_path / "sound", changes={} if of_node else changes))
             second = fuse.mounted(tmp_path / "odd", changes=changes, files=sound.files, folders=sound.within)
             odd = mounts.enter_context(second)
             before = {rank: f"mount --bind {(odd if rank == 1 else sound).folder} {folder}" for rank in range(3)}
-            finished = run_with(tmp_path, folder, *words, before=before, own=numpy, serving=[sound, odd])
+            finished = run_with(tmp_path, folder, *words, before=before, serving=[sound, odd])
     except OSError as error:
         pytest.skip(f"no file system can be served here: {error}")
     is_told(name, finished, folder)
@@ -185,14 +183,10 @@ def test_what_cannot_be_removed_and_what_is_not_installed(tmp_path: Path) -> Non
 
 def test_forms_that_cannot_be_made_are_no_pass(tmp_path: Path) -> None:
     """By default, and without NumPy on one rank of two: that fails with --strict, as any skip does."""
-    poison = tmp_path / "without" / "numpy"
-    poison.mkdir(parents=True)
-    (poison / "__init__.py").write_text("raise ModuleNotFoundError('there is no NumPy', name='numpy')")
     run = running.Run(tmp_path, 120)
     words = ["--only", "train.checkpoint", "--strict", "--report", str(tmp_path), "--deadline", "120"]
     for rank, env in enumerate(running.plain_ranks(2)):
-        path = os.pathsep.join((str(poison.parent) if rank else NUMPY, env["PYTHONPATH"]))
-        run.start_rank(rank, words, {**env, "PYTHONPATH": path}, wrap=["env"])
+        run.start_rank(rank, words, running.without_numpy(env) if rank else env, wrap=["env"])
     finished = run.finish()
     check = finished.check("train.checkpoint")
     assert (check["status"], finished.report["verdict"]) == ("skip", "pass"), finished.told()
