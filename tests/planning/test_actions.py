@@ -92,7 +92,7 @@ ACTIONS = {
         "net.rdma_errors": {"resent"},
         "train.model": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
         "train.speed": {"slow_path", "straggler"},
-        "train.checkpoint": {"no_answer", "slow_node"},
+        "train.checkpoint": {"corrupts", "no_answer", "slow_node"},
         "gpu.released": {"corrected"},
     },
 }

@@ -148,7 +148,7 @@ IDS_AND_CODES = {
     },
 }  # fmt: skip
 """Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias."""
-ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts", "out_of_step"}
+ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts", "out_of_step", "no_process"}
 
 
 def built_in() -> list[registry.Check]:
