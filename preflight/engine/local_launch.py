@@ -75,6 +75,8 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from preflight.engine import loopback_rendezvous
+
     # The ranks report what happened; the launcher's messages would only bury that.
     logging.disable(logging.CRITICAL)
     # As torchrun does, with a warning: several ranks share the cores.
@@ -85,9 +87,8 @@ def launch(arguments: list[str], deadline_s: float) -> int:
         max_nodes=1,
         nproc_per_node=ranks_here(),
         run_id=os.urandom(16).hex(),
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
+        rdzv_backend=loopback_rendezvous.register(),
+        local_addr=loopback_rendezvous.ADDRESS,
         max_restarts=0,
     )
     try:

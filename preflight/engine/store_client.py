@@ -6,6 +6,8 @@ many ranks write to it, and the order of arrival is kept. While a key is awaited
 """
 
 import contextlib
+import errno
+import ipaddress
 import os
 import resource
 import shutil
@@ -30,16 +32,29 @@ SERVE_S = 30.0
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, which does not wait for workers. Raises torch's DistError."""
+    """A client, or with `is_master` the server, which does not wait for workers. A server whose host is loopback
+    listens there only, any other one on all addresses. Raises torch's DistError and ConnectionError."""
     from torch import distributed as dist
 
     try:  # torch would retry for the whole timeout, and then not say why
-        socket.getaddrinfo(host, port)
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port)}
     except socket.gaierror as error:
         raise ConnectionError(f"the name {host} does not resolve ({error.strerror})") from None
+    listener = None
+    if is_master and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        listener = _listen(min(addresses, key=lambda address: ":" in address), port)
     return dist.TCPStore(  # type: ignore[attr-defined]  # not in torch's __all__
-        host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
-    )
+        host, listener.getsockname()[1] if listener else port, is_master=is_master, wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s), master_listen_fd=listener.detach() if listener else None,
+    )  # fmt: skip
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """torch itself listens on all addresses, whatever host it is given. Raises ConnectionError."""
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise ConnectionError(f"{address}:{port}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from None
 
 
 def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
