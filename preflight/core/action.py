@@ -28,6 +28,7 @@ OF_THE_ENGINE = {
     "raised": Action.RESTART_JOB,
     "out_of_step": Action.FIX_CONFIG,
     "rendezvous": Action.FIX_CONFIG,
+    "foreign_writer": Action.FIX_CONFIG,
     "launch": Action.FIX_CONFIG,
     "backend": Action.FIX_CONFIG,
     "torch": Action.FIX_CONFIG,

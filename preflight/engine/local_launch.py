@@ -8,6 +8,7 @@ import socket
 import sys
 
 from preflight.engine.identity import OWN
+from preflight.engine.store_seal import SECRET, new_secret
 
 CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
@@ -82,6 +83,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     # As torchrun does, with a warning: several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[OWN] = "1"
+    os.environ[SECRET] = new_secret()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -24,7 +24,7 @@ class OneNode(RendezvousHandler):
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._store = connect(ADDRESS, 0, SERVE_S, is_master=True)
+        self._store = connect(ADDRESS, 0, SERVE_S, is_master=True, if_loopback=True)
 
     @property
     def use_agent_store(self) -> bool:

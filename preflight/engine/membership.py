@@ -11,7 +11,7 @@ from typing import Any
 
 from preflight.core import facts
 from preflight.core.job import Job, Node
-from preflight.engine import store_keys
+from preflight.engine import store_keys, store_messages
 from preflight.engine.child import is_alive
 from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
@@ -22,9 +22,10 @@ RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
 
 
-def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str) -> int:
-    """Announces this process on the store, and returns its number in the order of arrival."""
-    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid")}
+def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str, arguments: str) -> int:
+    """Announces this process on the store, and returns its number in the order of arrival. `arguments`: a hash of what
+    its command line says of checks (Request.arguments)."""
+    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid"), "arguments": arguments}
     about = {**process, "addresses": host_addresses(), **launch.to_json()}
     index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
     return index
@@ -60,9 +61,10 @@ class Membership:
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
         self._identity = launch
         self._nonce, self._index = nonce, index
-        self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call))
-        self._here = StoreLog(loop, store_keys.here(self.run_id))
+        self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call), "arrival")
+        self._here = StoreLog(loop, store_keys.here(self.run_id), "here")
         self._greeted: dict[str, tuple[Newcomer, str]] = {}
+        self._proofs = [os.urandom(16).hex() for _ in store_messages.EXIT_CODES]
 
     @property
     def complete(self) -> bool:
@@ -76,7 +78,8 @@ class Membership:
             self._greet(Newcomer(index, about), late)
         answered = self._here.new()
         for _, entry in answered:
-            self._give_a_place(*self._greeted.pop(entry["nonce"]))
+            if entry["nonce"] in self._greeted:
+                self._give_a_place(*self._greeted.pop(entry["nonce"]))
         return bool(came or answered)
 
     def _greet(self, arrival: Newcomer, late: bool) -> None:
@@ -85,7 +88,13 @@ class Membership:
             return
         why = self._why_strange(arrival) or ("late" if late else "")
         self._greeted[arrival.nonce] = (arrival, why)
-        self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member"})
+        proofs = [store_messages.proof_of(proof) for proof in self._proofs]
+        self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member", "proofs": proofs})
+
+    def proof(self, exit_code: int) -> str:
+        """What shows that a verdict with this exit code is rank 0's. Its hash is in each welcome, so who comes to the
+        store later cannot invent a verdict: only the one that rank 0 has published has its proof."""
+        return self._proofs[exit_code]
 
     def _why_strange(self, arrival: Newcomer) -> str:
         if arrival.rank is None:
@@ -115,7 +124,7 @@ class Membership:
             book.add(STRANGERS, [index], facts.to_text(stranger))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        self.loop.request("put", key=key, value=json.dumps(value))
+        self.loop.put(key, json.dumps(value))
 
     def is_rival(self) -> bool:
         """Whether another process with rank 0 came before this one, lives, and claims the run."""
@@ -131,8 +140,13 @@ class Membership:
     def _before_me(self) -> list[Newcomer]:
         return [
             Newcomer(index, about)
-            for index, about in StoreLog(self.loop, store_keys.arrivals(self._identity.call)).new()
+            for index, about in StoreLog(self.loop, store_keys.arrivals(self._identity.call), "arrival").new()
         ]
+
+    def with_other_arguments(self) -> list[int]:
+        """The ranks whose command line says something else of checks than rank 0's."""
+        own = self.present[0].about["arguments"]
+        return sorted(rank for rank, arrival in self.present.items() if arrival.about["arguments"] != own)
 
     def job(self, backend: str) -> Job:
         """The job with its nodes, ordered by number, under unique names."""

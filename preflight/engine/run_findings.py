@@ -17,6 +17,8 @@ from preflight.engine.process_group import TorchBroken
 from preflight.engine.same_rank import others_here
 from preflight.engine.store import TAKEN
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.store_seal import SECRET
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
 from preflight.results.result import Result
@@ -99,6 +101,16 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
     return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
 
 
+def foreign_writer(why: ForeignWriter, here: LaunchIdentity) -> Reported:
+    """The finding for what no rank of this run can have written. No rank is to blame for it."""
+    text = f"something else writes into the store at {here.master_addr}:{here.master_port}: {why}"
+    fix = (
+        "End the other process, or another job with this MASTER_PORT; close the port to other users, or set the same "
+        f"{SECRET} (16 random digits or more) on all ranks. All nodes need one version of preflight."
+    )
+    return run_finding("fail", "foreign_writer", text, fix)
+
+
 def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
     """The finding for two processes with one rank. Only rank 0 serves the store, so two of them block each other."""
     who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
@@ -139,6 +151,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
+    if isinstance(why, ForeignWriter):
+        return foreign_writer(why, here)
     if isinstance(why, TorchBroken):
         fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(

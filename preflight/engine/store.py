@@ -8,6 +8,7 @@ from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.store_client import StoreClient, StoreLost, host_store
+from preflight.engine.store_seal import Seal
 from preflight.sdk import reachability, tcp
 
 PATIENCE_S = 30.0
@@ -25,7 +26,8 @@ def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | Non
         raise StoreLost(f"there is no store to connect to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
     if here.agent_store or here.rank != 0:
         return None
-    child = Child(host_store(host, port, store_keys.SERVED_BY, str(here.world_size)), output=False)
+    world_size = str(here.world_size)
+    child = Child(host_store(host, port, store_keys.SERVED_BY, world_size, if_loopback=True), output=False)
     try:
         _await_start(loop, child, port, window_s)
     except StoreLost as why:
@@ -60,12 +62,12 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
 
 
-def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
-    """Sets `loop.store` to a client of the store. Raises StoreLost."""
+def connect(loop: EventLoop, here: LaunchIdentity, window_s: float, seal: Seal) -> None:
+    """Sets `loop.store` to a client of the store, which signs with `seal`. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     assert host and port, "serve() has checked"
     patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
-    store_client = StoreClient(host, port, loop.pump, window_s, patience_s)
+    store_client = StoreClient(host, port, loop.pump, window_s, patience_s, seal)
     loop.store = store_client
     try:
         store_client.connected()

@@ -15,7 +15,7 @@ from preflight.core.answer import Failure
 from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
-from preflight.engine import identity, shutdown, store, store_keys, worker
+from preflight.engine import identity, shutdown, store, store_keys, store_seal, worker
 from preflight.engine.child import Child, adopt_orphans
 from preflight.engine.child import children as own_children
 from preflight.engine.event_loop import EventLoop, Interrupted
@@ -27,6 +27,7 @@ from preflight.engine.participant import NoCoordinator, Participant, await_welco
 from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
 from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
@@ -56,7 +57,9 @@ class Supervisor:
     """One rank's whole run."""
 
     def __init__(self, task: RunOptions, here: LaunchIdentity, environ: Mapping[str, str]) -> None:
+        """Raises UsageError."""
         self.task, self.here = task, here
+        self._seal = store_seal.of(environ)
         self.environ = dict(environ)
         self.scrub = Scrubber({**environ, **task.request.settings})
         self.nonce = os.urandom(16).hex()
@@ -98,12 +101,12 @@ class Supervisor:
     def _run(self) -> int:
         try:
             self._open_store()
-            index = hello(self.loop, self.here, self.nonce)
+            index = hello(self.loop, self.here, self.nonce, self.task.request.arguments)
             if self.here.rank != 0:
                 return self._follow()
             membership = Membership(self.loop, self.here, self.nonce, index)
             return self._follow() if self._stands_back(membership) else Leader(self, membership).run()
-        except (Interrupted, StoreLost, NoCoordinator, TorchBroken) as why:
+        except (Interrupted, StoreLost, NoCoordinator, TorchBroken, ForeignWriter) as why:
             return self._end_alone(why)
 
     def _tell_of_own_fault(self) -> None:
@@ -121,7 +124,7 @@ class Supervisor:
         if self.task.needs_torch:
             import_torch()
         self._store_host = store.serve(self.loop, self.here, self.window_s)
-        store.connect(self.loop, self.here, self.window_s)
+        store.connect(self.loop, self.here, self.window_s, self._seal)
 
     def _stands_back(self, membership: Membership) -> bool:
         """Whether another process with rank 0 leads: it serves the store, or came before this one."""
@@ -132,25 +135,25 @@ class Supervisor:
         """Shows a check's line on the screen, before the report is made, without secrets."""
         self.task.output.say(self.scrub.text(text))
 
-    def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
-        """The slot for this rank's worker, which is not started yet. `settings`: rank 0's."""
-        self.scrub = Scrubber({**self.environ, **settings})
+    def new_slot(self, run_id: str, job: Job) -> WorkerSlot:
+        """The slot for this rank's worker, which is not started yet."""
         if job.backend == "nccl":
             self.run_folder = tempfile.mkdtemp(prefix="preflight-")
         rank = self.here.rank or 0
-        new_worker = partial(self._new_worker, run_id, job, settings)
+        new_worker = partial(self._new_worker, run_id, job)
         read_log = partial(worker.nccl_log, self.run_folder, rank)
         return WorkerSlot(new_worker, self._spared, self.scrub.text, read_log)
 
-    def _new_worker(self, run_id: str, job: Job, settings: Mapping[str, str], generation: int) -> Child:
-        here, rank = self.here, self.here.rank or 0
+    def _new_worker(self, run_id: str, job: Job, generation: int) -> Child:
+        here, rank, request = self.here, self.here.rank or 0, self.task.request
         local_rank = here.local_rank if here.local_rank is not None else job.node_of(rank).ranks.index(rank)
         keys = store_keys.group(run_id, generation)
         group = GroupMaker(here.master_addr, here.master_port or 0, keys, job.backend)
         dump_file = DumpFile()
         orders = worker.Orders(
-            job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, dump_file
-        )
+            job, rank, local_rank, self.environ, request.settings, request.sources, group, self.scrub, self.run_folder,
+            dump_file,
+        )  # fmt: skip
         child = Child(worker.serve(orders), dump_file=dump_file)
         if self.loop.store:
             self.loop.store.tell("ward", pid=child.pid, folder=self.run_folder)
@@ -165,11 +168,11 @@ class Supervisor:
     def _follow(self) -> int:
         wait_s = self.window_s + 10.0
         self.loop.world_size = self.here.world_size
-        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
-        rank = self.here.rank if place == "member" else None
+        welcome = await_welcome(self.loop, self.here, self.nonce, wait_s)
+        rank = self.here.rank if welcome["place"] == "member" else None
         if rank is not None:
-            self.loop.beat_key = store_keys.beat(run_id, rank)
-        self.follower = Participant(self.loop, rank, self.nonce, run_id, partial(self.new_slot, run_id))
+            self.loop.beat_key = store_keys.beat(welcome["run"], rank)
+        self.follower = Participant(self.loop, rank, self.nonce, welcome, partial(self.new_slot, welcome["run"]))
         verdict = self.follower.run()
         return self.part(verdict, self.follower.rank)
 
@@ -228,10 +231,11 @@ class Supervisor:
         """Writes this node's own report: rank 0 will write none."""
         self.loop.begin_ending()
         follower = self.follower
-        if isinstance(why, Interrupted) and follower is not None:
+        if isinstance(why, Interrupted | ForeignWriter) and follower is not None:
+            is_foreign = isinstance(why, ForeignWriter)
             with contextlib.suppress(StoreLost):
-                verdict = follower.leave_early(str(why))
-                if verdict is not None:
+                verdict = follower.leave_early(str(why), "foreign" if is_foreign else "told")
+                if verdict is not None and (verdict["exit_code"] or not is_foreign):
                     return self.part(verdict, follower.rank)
         if isinstance(why, NoCoordinator) and follower is not None:
             with contextlib.suppress(StoreLost):
