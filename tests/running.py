@@ -321,6 +321,13 @@ def _arguments(folder: Path, arguments: Sequence[str], deadline_s: float) -> lis
     return [*arguments, *(ours if "--json" not in arguments else ours[2:])]
 
 
+def await_file(path: Path, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)  # nobody tells of a file
+
+
 @contextlib.contextmanager
 def store_server() -> Iterator[tuple[int, int]]:
     """(port, pid) of a store in a process of its own, as a launcher's agent serves one."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from preflight.engine.store_seal import SECRET
 from tests import running
 from tests.faults import ELSEWHERE
-from tests.hosts import Host, cluster, needs_hosts
+from tests.hosts import Host, cluster, known, needs_hosts
 from tests.on_hosts import found_as, ranks_on
 from tests.running import Run
 
@@ -70,6 +71,16 @@ def _translate(host: Host, address: str, to: str) -> None:
 
 
 @needs_hosts
+def test_a_name_that_is_loopback_on_rank_0s_node_alone_is_sound(tmp_path: Path) -> None:
+    """As Debian's 127.0.1.1 of a host's own name: the other nodes come from outside."""
+    with cluster(2) as hosts:
+        there = [line for line in known(hosts) if not line.endswith(f" {hosts[0].name}")]
+        hosts[0].etc("hosts", *there, f"127.0.1.1 {hosts[0].name}", f"::ffff:{hosts[0].address} from-outside")
+        finished = ranks_on(tmp_path, hosts, "--only", "env.launch")
+    assert finished.findings() == [] and finished.exit_codes == [0, 0], finished.told()
+
+
+@needs_hosts
 @pytest.mark.more
 def test_containers_on_one_host_that_each_have_a_rank_0_of_their_own(tmp_path: Path) -> None:
     """LOCAL_RANK is 0 in each, so the first to come may think that rank 0 is elsewhere, and serves the store."""
@@ -126,12 +137,27 @@ def _await(path: Path) -> None:
         time.sleep(0.05)  # nobody tells of a file
 
 
-@pytest.mark.parametrize("launched", ["by_slurm", pytest.param("by_hand", marks=pytest.mark.more)])
-def test_two_jobs_on_one_port_both_say_so(launched: str, tmp_path: Path) -> None:
-    """The second one comes while the first one measures. By hand, other shells have started it."""
+BOTH_SECRET = ("0123456789abcdef" * 2, "fedcba9876543210" * 2)
+
+
+@pytest.mark.parametrize(
+    ("launched", "secrets"),
+    [
+        ("by_slurm", ("", "")),
+        ("by_slurm", BOTH_SECRET),
+        pytest.param("by_slurm", (BOTH_SECRET[0], ""), marks=pytest.mark.more),
+        pytest.param("by_slurm", ("", BOTH_SECRET[1]), marks=pytest.mark.more),
+        pytest.param("by_hand", ("", ""), marks=pytest.mark.more),
+        pytest.param("by_hand", BOTH_SECRET, marks=pytest.mark.more),
+    ],
+    ids=["Slurm", "Slurm, two secrets", "first has a secret", "second has a secret", "by hand", "by hand, two secrets"],
+)
+def test_two_jobs_on_one_port_both_say_so(launched: str, secrets: tuple[str, str], tmp_path: Path) -> None:
+    """The second one comes while the first one measures. By hand, other shells have started it. Neither can read what
+    the other has signed."""
     first, second, begun, go = (tmp_path / name for name in ("first", "second", "begun", "go"))
     port = running.free_port()
-    jobs = JOBS if launched == "by_slurm" else ({}, {})
+    jobs = [{**(JOBS[job] if launched == "by_slurm" else {}), SECRET: secrets[job]} for job in (0, 1)]
     by_another = {} if launched == "by_slurm" else {"wrap": ["sh", "-c", '"$@"; exit $?', "sh"]}
     deed = {"TEST_DEED": "wait_for_file", "TEST_BEGUN": str(begun), "TEST_AWAITED": str(go)}
     words = ["--only", "env.launch,plugin.alone", "--plugin", "alone"]

@@ -43,7 +43,7 @@ def test_a_rank_that_never_starts_is_named_and_one_that_comes_late(tmp_path: Pat
         run = running.Run(tmp_path)
         for rank in (0, 1):
             run.start_rank(rank, [*words, "--report", str(tmp_path), "--deadline", "30"], ranks[rank])
-        _await(begun)
+        running.await_file(begun)
         run.start_rank(2, [*words, "--deadline", "30"], ranks[2])
         store.wait(["preflight/arrivals/3"], ARRIVE)
         came.touch()
@@ -55,13 +55,6 @@ def test_a_rank_that_never_starts_is_named_and_one_that_comes_late(tmp_path: Pat
     assert finished.report["job"]["missing_ranks"] == "2-3", told
     assert finished.check("comm.all_reduce")["status"] == "pass", told
     assert finished.exit_codes == [1, 1, 1] and finished.left_over == [], told
-
-
-def _await(path: Path) -> None:
-    end = time.monotonic() + ARRIVE.total_seconds()
-    while not path.exists():
-        assert time.monotonic() < end, f"{path.name} never came"
-        time.sleep(0.01)  # nobody tells of a file
 
 
 @pytest.mark.more

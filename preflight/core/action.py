@@ -29,6 +29,7 @@ OF_THE_ENGINE = {
     "out_of_step": Action.FIX_CONFIG,
     "no_process": Action.FIX_CONFIG,
     "rendezvous": Action.FIX_CONFIG,
+    "foreign_writer": Action.FIX_CONFIG,
     "launch": Action.FIX_CONFIG,
     "backend": Action.FIX_CONFIG,
     "torch": Action.FIX_CONFIG,

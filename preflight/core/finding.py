@@ -70,6 +70,7 @@ RUN_SLUGS = {
     "stood_still": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
     "lost": "A rank never joined the run, or stopped responding.",
     "store_lost": "The store over which the ranks communicate could not be started or reached, or does not answer.",
+    "foreign_writer": "Something that is no rank of the run writes into its store.",
     "rendezvous": "MASTER_ADDR does not resolve or is not rank 0's node, or another process or job is using "
     "MASTER_PORT.",
     "interrupted": "A signal or the launcher's death ended the run before its verdict.",

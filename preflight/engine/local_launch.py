@@ -8,6 +8,7 @@ import socket
 import sys
 
 from preflight.engine.identity import OWN
+from preflight.engine.store_seal import SECRET, new_secret
 from preflight.results.destinations import Output
 
 CPU_RANKS = 2
@@ -96,19 +97,21 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from preflight.engine import loopback_rendezvous
+
     # The ranks report what happened; the launcher's messages would only bury that.
     logging.disable(logging.CRITICAL)
     # As torchrun does, with a warning: several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[OWN] = "1"
+    os.environ[SECRET] = new_secret()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=ranks_here(),
         run_id=os.urandom(16).hex(),
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
+        rdzv_backend=loopback_rendezvous.register(),
+        local_addr=loopback_rendezvous.ADDRESS,
         max_restarts=0,
     )
     try:

@@ -21,6 +21,8 @@ from preflight.engine.process_group import TorchBroken
 from preflight.engine.same_rank import holder_of, others_here, owner_of
 from preflight.engine.store import TAKEN, shared_port
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.store_seal import SECRET
 from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
@@ -142,6 +144,16 @@ def port_in_use(text: str) -> Reported:
     return run_finding("fail", "rendezvous", text, fix, {"variable": "MASTER_PORT"})
 
 
+def foreign_writer(why: ForeignWriter, here: LaunchIdentity) -> Reported:
+    """The finding for what no rank of this run can have written. No rank is to blame for it."""
+    text = f"something else writes into the store at {here.master_addr}:{here.master_port}: {why}"
+    fix = (
+        "End the other process, or another job with this MASTER_PORT; close the port to other users, or set the same "
+        f"{SECRET} (16 random digits or more) on all ranks. All nodes need one version of preflight."
+    )
+    return run_finding("fail", "foreign_writer", text, fix)
+
+
 def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
     """The finding for two processes with one rank. Only rank 0 serves the store, so two of them block each other."""
     who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
@@ -182,6 +194,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
+    if isinstance(why, ForeignWriter):
+        return foreign_writer(why, here)
     if isinstance(why, TorchUnread):
         return _unread(why, own_job(here, follower).where(here.rank or 0))
     if isinstance(why, TorchBroken):

@@ -6,12 +6,14 @@ import time
 from datetime import timedelta
 from typing import NamedTuple
 
-from preflight.engine import endpoint, job_owner, store_client, store_keys
+from preflight.engine import endpoint, job_owner, store_client, store_keys, store_messages
 from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.job_owner import JobOwner, PortInUse
 from preflight.engine.store_client import StoreClient, StoreLost, host_store
+from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.store_seal import Seal
 from preflight.sdk import reachability, tcp
 
 PATIENCE_S = 30.0
@@ -60,7 +62,8 @@ def claim(here: LaunchIdentity) -> str:
 
 def refuse_other_job(loop: EventLoop, here: LaunchIdentity) -> None:
     """Called once connected, and once this process has said hello there. Raises PortInUse if the store belongs to
-    another job, or is not of preflight at all; claims a launcher's store for this job, if nobody has yet."""
+    another job, or is not of preflight at all, and ForeignWriter if no rank can have written whose it is; claims a
+    launcher's store for this job, if nobody has yet."""
     if here.launcher == "local":
         return
     text = loop.request("fetch", keys=[store_keys.SERVED_BY])[0]
@@ -68,13 +71,13 @@ def refuse_other_job(loop: EventLoop, here: LaunchIdentity) -> None:
         if here.rank == 0:
             loop.request("put", key=store_keys.SERVED_BY, value=claim(here))
         return
-    if text is None and not loop.request("await", key=store_keys.SERVED_BY, within_s=CAUSE_S):
+    if text is None and not loop.request("await_key", key=store_keys.SERVED_BY, within_s=CAUSE_S):
         raise PortInUse(
             f"the store that answers at {here.master_addr}, port {here.master_port}, is not rank 0's: another job or "
             "program has the port, expected only this job there"
         )
     theirs, _ = read_claim(text or loop.request("fetch", keys=[store_keys.SERVED_BY])[0])
-    if theirs and is_other_job(here, theirs):
+    if is_other_job(here, theirs):
         raise PortInUse(shared_port(here, theirs))
 
 
@@ -102,8 +105,11 @@ def _stand_in(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child |
 
 
 def _started(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child:
-    host, port = here.master_addr, here.master_port or 0
-    child = Child(host_store(host, port, store_keys.SERVED_BY, claim(here)), output=False)
+    """It listens on loopback only where MASTER_ADDR is loopback on every node: a host's own name may be that only on
+    the host itself (Debian's 127.0.1.1), while other nodes reach it by another address."""
+    host, port, only_here = here.master_addr, here.master_port or 0, endpoint.is_everywhere(here.master_addr)
+    serve = host_store(host, port, store_keys.SERVED_BY, claim(here), if_loopback=only_here)
+    child = Child(serve, output=False)
     try:
         _await_start(loop, child, port, window_s)
     except BaseException:
@@ -121,19 +127,20 @@ def _served_by(loop: EventLoop, here: LaunchIdentity) -> JobOwner | None:
         store.wait([store_keys.SERVED_BY], timedelta(seconds=CAUSE_S))
         return {"claim": store.get(store_keys.SERVED_BY).decode()}
 
-    theirs, world_size = read_claim(loop.ask(look, 3 * CAUSE_S).value_or({}).get("claim"))
-    is_other = bool(theirs and here.owner and job_owner.is_other_job(here.owner, theirs))
+    try:
+        theirs, world_size = read_claim(loop.ask(look, 3 * CAUSE_S).value_or({}).get("claim"))
+    except ForeignWriter:  # no store of preflight
+        return None
+    is_other = bool(here.owner and job_owner.is_other_job(here.owner, theirs))
     return theirs if is_other or world_size == here.world_size else None
 
 
-def read_claim(text: str | None) -> tuple[JobOwner | None, int | None]:
-    """(whose store it is, the size of its world), of what SERVED_BY holds; (None, None) if that is not well formed."""
-    try:
-        held = json.loads(text or "null")
-    except ValueError:
-        return None, None
-    theirs = job_owner.from_json(held)
-    return (theirs, held.get("world_size")) if theirs else (None, None)
+def read_claim(text: str | None) -> tuple[JobOwner, int]:
+    """(whose store it is, the size of its world), of what SERVED_BY holds. Raises ForeignWriter."""
+    claim = store_messages.read("served-by", text or "", store_keys.SERVED_BY)
+    theirs = job_owner.from_json(claim)
+    assert theirs, "the schema has checked"
+    return theirs, claim["world_size"]
 
 
 def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> None:
@@ -146,12 +153,12 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
 
 
-def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
-    """Sets `loop.store` to a client of the store. Raises StoreLost."""
+def connect(loop: EventLoop, here: LaunchIdentity, window_s: float, seal: Seal) -> None:
+    """Sets `loop.store` to a client of the store, which signs with `seal`. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     assert host and port, "serve() has checked"
     patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
-    store_client = StoreClient(host, port, loop.pump, window_s, patience_s)
+    store_client = StoreClient(host, port, loop.pump, window_s, patience_s, seal)
     loop.store = store_client
     began = time.monotonic()
     try:

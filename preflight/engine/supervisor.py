@@ -14,7 +14,7 @@ from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
-from preflight.engine import endpoint, identity, shutdown, store, store_keys, torch_import, worker
+from preflight.engine import endpoint, identity, shutdown, store, store_keys, store_seal, torch_import, worker
 from preflight.engine.child import Child, LimitReached, adopt_orphans, limit_hit
 from preflight.engine.child import children as own_children
 from preflight.engine.endpoint import Astray
@@ -28,6 +28,7 @@ from preflight.engine.participant import NoCoordinator, Participant, await_welco
 from preflight.engine.process_group import GroupMaker, TorchBroken
 from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
@@ -61,7 +62,9 @@ class Supervisor:
     """One rank's whole run."""
 
     def __init__(self, task: RunOptions, here: LaunchIdentity, environ: Mapping[str, str]) -> None:
+        """Raises UsageError."""
         self.task, self.here = task, here
+        self._seal = store_seal.of(environ)
         self.environ = dict(environ)
         self.scrub = Scrubber({**environ, **task.request.settings})
         self.nonce = os.urandom(16).hex()
@@ -109,13 +112,15 @@ class Supervisor:
     def _run(self) -> int:
         try:
             self._open_store()
-            index = hello(self.loop, self.here, self.nonce)
+            index = hello(self.loop, self.here, self.nonce, self.task.request.arguments)
             store.refuse_other_job(self.loop, self.here)
             if self.here.rank != 0:
                 return self._follow()
             membership = Membership(self.loop, self.here, self.nonce, index)
             return self._follow() if self._stands_back(membership) else Leader(self, membership).run()
-        except (Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached) as why:
+        except (
+            Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached, ForeignWriter
+        ) as why:  # fmt: skip
             return self._end_alone(self._by_a_limit(why))
         except (OSError, RuntimeError) as error:
             if isinstance(limit := self._by_a_limit(error), LimitReached):
@@ -146,7 +151,7 @@ class Supervisor:
             self.say(f"preflight: {self.astray}; the other ranks get {self.window_s:.0f} s to hear it")
         try:
             # Others may take as long: rank 0, which serves the store, imports from the same file system.
-            store.connect(self.loop, self.here, self.window_s + took_s)
+            store.connect(self.loop, self.here, self.window_s + took_s, self._seal)
         except StoreLost as why:
             if astray := self.astray or endpoint.goes_nowhere(self.here):
                 raise Astray(astray) from why
@@ -165,25 +170,25 @@ class Supervisor:
         """Shows a check's line on the screen, before the report is made, without secrets."""
         self.task.output.say(self.scrub.text(text))
 
-    def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
-        """The slot for this rank's worker, which is not started yet. `settings`: rank 0's."""
-        self.scrub = Scrubber({**self.environ, **settings})
+    def new_slot(self, run_id: str, job: Job) -> WorkerSlot:
+        """The slot for this rank's worker, which is not started yet."""
         if job.backend == "nccl":
             self.run_folder = tempfile.mkdtemp(prefix="preflight-")
         rank = self.here.rank or 0
-        new_worker = partial(self._new_worker, run_id, job, settings)
+        new_worker = partial(self._new_worker, run_id, job)
         read_log = partial(worker.nccl_log, self.run_folder, rank)
         return WorkerSlot(new_worker, self._spared, self.scrub.text, read_log)
 
-    def _new_worker(self, run_id: str, job: Job, settings: Mapping[str, str], generation: int) -> Child:
-        here, rank = self.here, self.here.rank or 0
+    def _new_worker(self, run_id: str, job: Job, generation: int) -> Child:
+        here, rank, request = self.here, self.here.rank or 0, self.task.request
         local_rank = here.local_rank if here.local_rank is not None else job.node_of(rank).ranks.index(rank)
         keys = store_keys.group(run_id, generation)
         group = GroupMaker(here.master_addr, here.master_port or 0, keys, job.backend)
         dump_file = DumpFile()
         orders = worker.Orders(
-            job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, dump_file
-        )
+            job, rank, local_rank, self.environ, request.settings, request.sources, group, self.scrub, self.run_folder,
+            dump_file,
+        )  # fmt: skip
         child = Child(worker.serve(orders), dump_file=dump_file)
         if self.loop.store:
             self.loop.store.tell("ward", pid=child.pid, folder=self.run_folder)
@@ -198,15 +203,23 @@ class Supervisor:
     def _follow(self) -> int:
         wait_s = self.window_s + 10.0
         self.loop.world_size = self.here.world_size
-        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
-        if place == FOREIGN:
-            store.refuse_other_job(self.loop, self.here)
-        rank = self.here.rank if place == "member" else None
+        welcome = self._welcomed(wait_s)
+        rank = self.here.rank if welcome["place"] == "member" else None
         if rank is not None:
-            self.loop.beat_key = store_keys.beat(run_id, rank)
-        self.follower = Participant(self.loop, rank, self.nonce, run_id, partial(self.new_slot, run_id))
+            self.loop.beat_key = store_keys.beat(welcome["run"], rank)
+        self.follower = Participant(self.loop, rank, self.nonce, welcome, partial(self.new_slot, welcome["run"]))
         verdict = self.follower.run()
         return self.part(verdict, self.follower.rank)
+
+    def _welcomed(self, within_s: float) -> dict[str, Any]:
+        try:
+            welcome = await_welcome(self.loop, self.here, self.nonce, within_s)
+        except ForeignWriter:
+            store.refuse_other_job(self.loop, self.here)  # its rank 0 may have answered, with another secret
+            raise
+        if welcome["place"] == FOREIGN:
+            store.refuse_other_job(self.loop, self.here)
+        return welcome
 
     def part(self, verdict: Mapping[str, Any], rank: int | None, made: report.Report | None = None) -> int:
         self.loop.begin_ending()
@@ -265,10 +278,11 @@ class Supervisor:
         """Writes this node's own report: rank 0 will write none."""
         self.loop.begin_ending()
         follower = self.follower
-        if isinstance(why, Interrupted) and follower is not None:
+        if isinstance(why, Interrupted | ForeignWriter) and follower is not None:
+            is_foreign = isinstance(why, ForeignWriter)
             with contextlib.suppress(StoreLost):
-                verdict = follower.leave_early(str(why))
-                if verdict is not None:
+                verdict = follower.leave_early(str(why), "foreign" if is_foreign else "told")
+                if verdict is not None and (verdict["exit_code"] or not is_foreign):
                     return self.part(verdict, follower.rank)
         if isinstance(why, NoCoordinator) and follower is not None:
             with contextlib.suppress(StoreLost):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from preflight.core import facts
 from preflight.core.outcome import Outcome
 from preflight.engine.child import REFUSED_BEFORE, Child, end_orphans, limit_hit, wait_channel_of
 from preflight.sdk import process_limits
@@ -45,8 +46,9 @@ class WorkerSlot:
         self.outcome: Outcome | None = None
         self.unreaped = False
 
-    def start(self, order: dict[str, Any]) -> None:
+    def start(self, step: int, order: dict[str, Any]) -> None:
         """Sends a check to the worker; starts a new worker if the order is for a new generation."""
+        order = {**order, "step": step}
         self.outcome = None
         if self.unreaped:
             reason = "an earlier worker of this rank is in uninterruptible sleep and cannot be killed"
@@ -134,8 +136,8 @@ class WorkerSlot:
     def _answered(self, message: dict[str, Any]) -> Outcome:
         text = message.pop("text", None)
         outcome = Outcome.from_message(message)
-        has_text = isinstance(text, str)
-        if outcome is None or bool(outcome.facts) != has_text or (outcome.kind == "measured" and not has_text):
+        named = facts.content_hash(text) if isinstance(text, str) else None
+        if outcome is None or (outcome.facts or None) != named or (outcome.kind == "measured" and named is None):
             broken = self._with_dump(
                 Outcome("raised", self._seconds(), reason="the check wrote to preflight's channel")
             )

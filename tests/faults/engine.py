@@ -164,6 +164,23 @@ CONTROL = (
 )  # fmt: skip
 
 
+STRANGERS = {
+    "order_a_file": "A stranger orders its own file as a check.",
+    "order_a_module": "A stranger orders a module that lies in the ranks' folder.",
+    "settings": "A stranger puts its own function into the job.",
+    "verdict": "A stranger says that all is well.",
+    "damaged": "An order in the store is cut off.",
+    "foreign": "Another program writes where orders are.",
+    "stale_order": "A stranger writes an old order again.",
+    "facts": "A stranger answers for a rank.",
+    "other_rank": "A stranger answers for a rank that was not asked.",
+    "arrival": "A stranger arrives, and is no rank.",
+    "left": "A stranger writes where ranks take their leave.",
+    "beat": "A stranger writes over a rank's signs of life.",
+    "counter": "A stranger sets a log's counter to a billion.",
+    "gone": "A stranger says that a rank leaves; ranks share a secret.",
+}
+"""Processes that reach the store of a job (tests/strangers.py)."""
 RUN_LOST, STORE_LOST = "fail preflight.run.lost", "error preflight.run.store_lost"
 RENDEZVOUS = "fail preflight.run.rendezvous"
 ELSEWHERE = (
@@ -209,6 +226,12 @@ ELSEWHERE = (
               "fail env.launch.local_world_size"),
     elsewhere("torch_broken", "torch cannot be imported on a rank.", "TORCH_DISTRIBUTED_DEBUG=FULL on rank 1",
               "fail preflight.run.torch"),
+    # tests/test_strangers.py
+    *(
+        elsewhere(f"stranger_{name}", story, f"tests/strangers.py: {name}", "fail preflight.run.foreign_writer",
+                  culprit={}, world=2)
+        for name, story in STRANGERS.items()
+    ),
     elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", RENDEZVOUS,
               culprit={"variable": "MASTER_PORT"}),
     elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",
