@@ -4,8 +4,7 @@ One rank per node listens on the address that the backend will choose, on a port
 connect to all others; then, in rounds with one partner each, they time round trips, 1 MiB each way and two streams.
 Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Where the kernel
 has resent what did not arrive (TCP_INFO), losses are counted again, a few packets at a time, which fill no queue. Above
-64 nodes each node has a subset of partners, spread over all. Only nodes that know a token from the job's store are let
-in.
+64 nodes each node has a subset of partners, spread over all. A token from the job's store lets nodes in.
 """
 
 import math
