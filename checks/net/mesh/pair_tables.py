@@ -105,11 +105,13 @@ def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
 
 def rates(pairs: Mapping[Pair, Seen], full: Collection[Pair] = ()) -> dict[Pair, float]:
     """Bytes per second from a to b, the best that either saw. Leaves out what only b asked for: a single try may have
-    hit a busy moment. Data that stalled on a link in `full` counts as slow."""
-    found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what}
+    hit a busy moment. Data that stalled on a link in `full` counts as slow; on another link a stall leaves no rate
+    either way: what b sends again and again disturbs what a sends."""
+    stalls = {pair: count for pair, count in arrived(pairs).items() if count is not None}
+    broken = {pair[::-1] for pair in stalls if pair not in full}
+    found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what and pair not in broken}
     best = {(a, b): max(rate, pairs.get((b, a), {}).get("rate_back", 0.0)) for (a, b), rate in found.items()}
-    stalled = {pair: count / LARGE_S for pair, count in arrived(pairs).items() if count is not None and pair in full}
-    return {**best, **stalled}
+    return {**best, **{pair: count / LARGE_S for pair, count in stalls.items() if pair in full}}
 
 
 def round_trips(pairs: Mapping[Pair, Seen]) -> dict[Pair, float]:
