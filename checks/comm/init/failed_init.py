@@ -65,7 +65,9 @@ def findings(run: Run) -> Iterator[Finding]:
     yield from _of_rdma({rank: cause for rank, cause in causes.items() if cause.code is RDMA}, victims, run)
     if not (shared or causes or gone):
         warnings = {rank: its.warnings for rank, its in failed.items()}
-        yield from unreachable.findings(warnings, {rank: its.log for rank, its in failed.items()}, run)
+        yield from [*_own_versions(failed, run)] or unreachable.findings(
+            warnings, {rank: its.log for rank, its in failed.items()}, run
+        )
 
 
 def _sure(causes: dict[int, ShownCause], bad: Mapping[int, Outcome], gone: bool) -> dict[int, ShownCause]:
@@ -136,13 +138,22 @@ def _value(log: str, environ: Mapping[str, str], variable: str) -> str:
 
 
 def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
-    """Each rank's log begins with its own version. Where NCCL still understands the other's message, it also reports
-    the first pair that differs; 2.28 and 2.32 do not get so far ("Message truncated")."""
-    pairs = [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]
-    seen = {rank: found[1] for rank, its in failed.items() if (found := OWN_VERSION.search(its.log))}
-    for pair in pairs:
+    """Each rank reports the first pair that differs: together these tell which rank has which version."""
+    seen: dict[int, str] = {}
+    for pair in [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]:
         seen[_rank(run, pair["rank"])] = version_text(int(pair["version"]))
         seen[_rank(run, pair["peer_rank"])] = version_text(int(pair["peer_version"]))
+    yield from _of_versions(seen, failed, run)
+
+
+def _own_versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
+    """Versions too far apart do not understand each other's first message (2.28 and 2.32: "Message truncated"), and
+    report no pair. But each rank's log begins with its own version."""
+    seen = {rank: found[1] for rank, its in failed.items() if (found := OWN_VERSION.search(its.log))}
+    yield from _of_versions(seen, failed, run)
+
+
+def _of_versions(seen: Mapping[int, str], failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     votes = vote(sorted(seen.items()))
     victims = tuple(sorted(failed.keys() - {rank for rank, _ in votes.odd()}))
     for rank, version in votes.odd():
