@@ -177,7 +177,7 @@ def _from_artifacts(
     of_kind = {kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "ras", "report")}
     shown = {file.path: file.shown for file in inputs}
     job, unread = dumps.read(of_kind["dump"])
-    candidates = list(desync_messages.find_candidates(job)) if job.outcomes else []
+    candidates = list(desync_messages.find_candidates(job))
     unfinished = job.unfinished()
     for process in ranks:
         process.unfinished = unfinished.get(process.rank)

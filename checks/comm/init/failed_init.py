@@ -14,6 +14,7 @@ from preflight.checks.comm.init import init_causes, unreachable
 from preflight.checks.comm.init.init_causes import DUPLICATE_GPU, RDMA, VERSIONS
 from preflight.failure_book.book import live_book
 from preflight.failure_book.line import Line
+from preflight.nccl import log_lines
 from preflight.nccl.version import version_text
 
 CODES = {f"comm.init.{name.lower()}": code for name, code in vars(init_causes).items() if isinstance(code, Code)}
@@ -23,7 +24,6 @@ RETRY = re.compile(
     r"NCCL INFO (?:\w+: )?(connect(?: to \S{1,250})? returned [^,\n]{3,60}), retrying \((?:[5-9]|\d\d+)/"
 )
 """From 2.24 on. NCCL retries for a minute (34 times), maybe longer than the check waits; 5 retries take 1.5 s."""
-OWN_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 LAST = re.compile(r"Last error:\n([^\n]{1,1000})|\b((?:CUDA error|CUDA driver error|Error \d{3}): [^\n]{1,300})")
 """In torch's exception: NCCL's last WARN, or CUDA's error."""
 
@@ -149,7 +149,7 @@ def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
 def _own_versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     """Versions too far apart do not understand each other's first message (2.28 and 2.32: "Message truncated"), and
     report no pair. But each rank's log begins with its own version."""
-    seen = {rank: found[1] for rank, its in failed.items() if (found := OWN_VERSION.search(its.log))}
+    seen = {rank: version for rank, its in failed.items() if (version := log_lines.parse(its.log)["version"])}
     yield from _of_versions(seen, failed, run)
 
 

@@ -22,7 +22,7 @@ Records = dict[Key, dict[int, Recorded]]
 def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
     """The candidates from all dumps together; none if the ranks are in step and no rank waits long."""
     job, unread = read(paths)
-    return list(desync_messages.find_candidates(job)) if job.outcomes else [], unread
+    return list(desync_messages.find_candidates(job)), unread
 
 
 def read(paths: Sequence[str]) -> tuple[JobDumps, list[Unread]]:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -73,11 +72,7 @@ class Work:
                 list(words), env={**os.environ, **ENVIRON, **(env or {})}, cwd=self.folder, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-            try:
-                code = process.wait(timeout=limit_s * PATIENCE)
-            except subprocess.TimeoutExpired:
-                kill_session(process.pid)
-                code = 124
+            code = wait_or_kill(process, began + limit_s * PATIENCE)
         return Ended(code, path.read_text(errors="replace"), time.monotonic() - began)
 
     def preflight(
@@ -170,6 +165,16 @@ def kill_session(leader: int) -> None:
         os.kill(leader, signal.SIGKILL)
 
 
+def wait_or_kill(process: "subprocess.Popen[bytes]", until: float) -> int:
+    """The exit code of a leader of a session; 124 where it was killed with all of it at this time (monotonic)."""
+    try:
+        return process.wait(timeout=max(0.1, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        kill_session(process.pid)
+        process.wait(timeout=5)
+        return 124
+
+
 def codes(findings: Sequence[Mapping[str, Any]]) -> str:
     """ "comm.init.duplicate_gpu (rank 1), ..." """
     return ", ".join(f"{found['code']}{_culprit(found)}" for found in findings) or "no finding"
@@ -179,7 +184,3 @@ def _culprit(found: Mapping[str, Any]) -> str:
     where = found.get("where") or {}
     known = [f"{key} {where[key]}" for key in ("rank", "ranks", "variable") if where.get(key) not in (None, "")]
     return f" ({', '.join(known)})" if known else ""
-
-
-def figures(text: str, pattern: str) -> list[str]:
-    return re.findall(pattern, text)

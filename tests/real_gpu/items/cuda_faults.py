@@ -14,9 +14,8 @@ from pathlib import Path
 from tests.real_gpu.items import Work, codes, item
 from tests.real_gpu.items.evidence import QUICK_END, beside, card, explain, fault, kernel_since, one
 from tests.real_gpu.items.launch import HERE, JOBS, ON_ONE_GPU, PLAIN_LAUNCH, command, plain_ranks
+from tests.real_gpu.items.ranks import NEW
 
-NEWEST_NCCL = Path("/tmp/nccl232/libnccl.so.2")
-"""Where the slimmed NCCL 2.32 was unpacked, if it was."""
 SMALL_SHM = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
 APP = ("explain.app_crash",)
 SANITIZED = """========= COMPUTE-SANITIZER
@@ -126,8 +125,8 @@ def small_shm(work: Work) -> str:
     sockets = fault(work, "starts", expected, ranks=2, limit_s=18, before=before, name="sockets")
     started = "the sum is 2" in (work.folder / "sockets.txt").read_text()
     told = [(sockets[0] or started, sockets[1] + ("; NCCL started all the same" if started else ""))]
-    if NEWEST_NCCL.exists():
-        env = {"LD_PRELOAD": str(NEWEST_NCCL), "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_P2P_DISABLE": "1"}
+    if NEW.exists():
+        env = {"LD_PRELOAD": str(NEW), "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_P2P_DISABLE": "1"}
         told.append(fault(work, "starts", expected, ranks=2, limit_s=18, before=before, env=env, name="one-node"))
     return work.expect(all(right for right, _ in told), " || ".join(seen for _, seen in told))
 

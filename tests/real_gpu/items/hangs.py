@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from preflight.engine.local_launch import free_port
 from preflight.nccl import ras
 from tests.real_gpu.items import ROOT, SOON, UnexpectedError, Work, codes, item
 from tests.real_gpu.items.figures import Sampler
-from tests.real_gpu.items.ranks import APART, TOGETHER, free_port, job, needs_one_node, places, start, wait_for
+from tests.real_gpu.items.ranks import APART, TOGETHER, job, needs_one_node, places, start, wait_for
 
 WORLD = 3
 

@@ -2,8 +2,8 @@
 
 import sys
 
+from preflight.engine.local_launch import free_port
 from tests.real_gpu.items import ROOT
-from tests.real_gpu.items.ranks import free_port
 
 JOBS = ROOT / "tests" / "real_gpu" / "jobs"
 HERE = {"PYTHONPATH": str(ROOT)}

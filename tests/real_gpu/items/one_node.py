@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from preflight.engine.local_launch import free_port
 from preflight.nccl import ras
 from tests.real_gpu.items import PATIENCE, ROOT, UnexpectedError, Work, codes, item
 from tests.real_gpu.items.ranks import (
@@ -19,7 +20,6 @@ from tests.real_gpu.items.ranks import (
     ONE_VARIANT,
     SMALL_SWEEPS,
     TOGETHER,
-    free_port,
     job,
     needs_one_node,
     places,

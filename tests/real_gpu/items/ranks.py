@@ -1,18 +1,16 @@
 """Starts ranks that share the one GPU: as nodes of their own, or (with a newer NCCL) as one node."""
 
-import contextlib
 import importlib.util
 import os
 import shlex
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.real_gpu.items import ENVIRON, PATIENCE, Ended, UnexpectedError, Work, kill_session
+from preflight.engine.local_launch import free_port
+from tests.real_gpu.items import ENVIRON, PATIENCE, Ended, UnexpectedError, Work, wait_or_kill
 
 NEW = Path("/tmp/nccl232/libnccl.so.2")
 ONE_NODE = NEW.with_name("one_node_works")
@@ -36,13 +34,6 @@ SMALL_SWEEPS = tuple(
     for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
     for word in ("--set", f"comm.{name}.max_mib=64")
 )
-SMALL_SHM = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def under_new(work: Work) -> list[str]:
@@ -117,20 +108,9 @@ def start(
             )  # fmt: skip
     if beside:
         beside([process.pid for process in running])
-    codes = [_wait(process, began + limit_s * PATIENCE) for process in running]
+    codes = [wait_or_kill(process, began + limit_s * PATIENCE) for process in running]
     seconds = time.monotonic() - began
     return [Ended(code, log.read_text(errors="replace"), seconds) for code, log in zip(codes, logs, strict=True)]
-
-
-def _wait(process: "subprocess.Popen[bytes]", until: float) -> int:
-    try:
-        return process.wait(timeout=max(0.1, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        kill_session(process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=5)
-        return 124
 
 
 def wait_for(log: Path, text: str, within_s: float) -> bool:
