@@ -6,7 +6,7 @@ the git repository around the current folder, with its submodules and the untrac
 `--code DIR` every source file below DIR. From level standard on, on several nodes, also the bytes are compared of what
 has one version everywhere: the Python files of torch and of packages like it, and the loaded libraries of torch, NCCL,
 OpenMP and CUDA. Their digests are kept in the temporary folder, so that only the first run on a node reads them.
-What could not be compared is a skip, never a pass.
+Where there is no time for all bytes, samples are compared, and a line says so; what could not be compared is a skip.
 A difference that explains others is reported alone: a different torch brings a different NCCL and packages.
 """
 

@@ -20,6 +20,8 @@ OF_TRAINING = re.compile(
 COMPUTES = re.compile(r"lib(torch|c10|caffe2|nccl|rccl)")
 """What every training goes through: other bytes there fail."""
 PIECE, BUFFER = 64 << 20, 4 << 20
+SAMPLES, SAMPLE = 8, 256 << 10
+"""Another build moves its code, so its headers, tables and code differ in each of these."""
 THREADS = 4
 
 
@@ -32,9 +34,11 @@ def is_of(name: str, packages: Collection[str]) -> bool:
 class Library(TypedDict):
     path: str
     digest: str
-    """CRC-32 and size; "" if it was not read."""
+    """CRC-32 and size; "" if there was no time to read it all."""
+    sample: str
+    """The same of SAMPLES pieces, which are always read; "" if the file cannot be read."""
     unread: str
-    """Why it was not read, or ""."""
+    """Why it was not read in full, or ""."""
 
 
 def loaded() -> dict[str, str]:
@@ -55,11 +59,13 @@ def _added(path: str) -> bool:
 
 
 def compared(cache: DigestCache) -> dict[str, Library]:
-    """By name. Small ones are read first. The libraries of torch for CUDA have 4 GB, which take 1 to 3 s from the page
-    cache, and nothing if the cache of digests has them."""
+    """By name. Samples are read first, then small ones. The libraries of torch for CUDA have 4 GB, which take 1 to 3 s
+    from the page cache, minutes from a cold network file system, and nothing if the cache of digests has them."""
     paths = sorted(loaded().items(), key=lambda item: _size(item[1]))
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip((name for name, _ in paths), pool.map(partial(_read, cache), paths), strict=True))
+        sampled = list(pool.map(_sampled, (path for _, path in paths)))
+        read = list(pool.map(partial(_read, cache), sampled))
+    return {name: library for (name, _), library in zip(paths, read, strict=True)}
 
 
 def _size(path: str) -> int:
@@ -69,15 +75,31 @@ def _size(path: str) -> int:
         return 0
 
 
-def _read(cache: DigestCache, item: tuple[str, str]) -> Library:
-    _, path = item
+def _sampled(path: str) -> Library:
+    """With a sample only."""
+    value = 0
     try:
         size = os.stat(path).st_size
-        pieces = [_piece(cache, path, at) for at in range(0, size, PIECE)]
+        with open(path, "rb", buffering=0) as file:
+            for at in range(SAMPLES):
+                file.seek(at * max(size - SAMPLE, 0) // (SAMPLES - 1))
+                value = zlib.crc32(file.read(SAMPLE), value)
     except OSError as error:
-        return Library(path=path, digest="", unread=error.strerror or str(error))
+        return Library(path=path, digest="", sample="", unread=error.strerror or str(error))
+    return Library(path=path, digest="", sample=f"{value:08x}.{size}", unread="")
+
+
+def _read(cache: DigestCache, library: Library) -> Library:
+    """With its digest, if there is time."""
+    if library["unread"]:
+        return library
+    try:
+        size = os.stat(library["path"]).st_size
+        pieces = [_piece(cache, library["path"], at) for at in range(0, size, PIECE)]
+    except OSError as error:
+        return {**library, "unread": error.strerror or str(error)}
     whole = pieces[0] if len(pieces) == 1 else f"{zlib.crc32(repr(pieces).encode()):08x}"
-    return Library(path=path, digest=f"{whole}.{size}", unread="")
+    return {**library, "digest": f"{whole}.{size}"}
 
 
 def _piece(cache: DigestCache, path: str, at: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.check import Code, Finding, Run, Vote, ranges, vote, words
-from preflight.checks.env.software.libraries import COMPUTES, Library
+from preflight.checks.env.software.libraries import COMPUTES, SAMPLE, SAMPLES, Library
 from preflight.checks.env.software.package_files import PackageFiles
 
 PATCHED = Code(
@@ -70,7 +70,7 @@ def libraries(facts: Mapping[int, Mapping[str, Library]], run: Run) -> Iterator[
     odd: dict[int, list[str]] = {}
     for name in names:
         own = {rank: its[name] for rank, its in facts.items() if name in its}
-        votes = vote((rank, its["digest"]) for rank, its in own.items() if its["digest"])
+        votes = vote((rank, bytes_) for rank, bytes_ in _comparable(own).items() if bytes_)
         for rank, _ in votes.odd():
             odd.setdefault(rank, []).append(name)
         if not votes.decided and not votes.unanimous:
@@ -82,9 +82,16 @@ def libraries(facts: Mapping[int, Mapping[str, Library]], run: Run) -> Iterator[
         its = facts[rank][its_names[0]]
         others = f" (and {words.some(its_names[1:], TOLD)})" if its_names[1:] else ""
         text = f"{its['path']}{others} has other bytes than on most of {ranges.count(len(facts), 'node')}"
-        digests = {name: facts[rank][name]["digest"] for name in its_names}
+        digests = {name: facts[rank][name]["digest"] or facts[rank][name]["sample"] for name in its_names}
         details = {"file": its["path"], "evidence": {"digests": digests}}
         yield _weighed(its_names)(f"{text}, expected the same build of it", node=_node(rank, run), **details)
+
+
+def _comparable(own: Mapping[int, Library]) -> dict[int, str]:
+    """All bytes if all nodes had the time to read them, else the samples."""
+    if all(its["digest"] for its in own.values()):
+        return {rank: its["digest"] for rank, its in own.items()}
+    return {rank: its["sample"] for rank, its in own.items()}
 
 
 def _weighed(names: list[str]) -> Any:
@@ -94,19 +101,31 @@ def _weighed(names: list[str]) -> Any:
 def unread(
     libraries_: Mapping[int, Mapping[str, Library]], packages_: Mapping[int, Mapping[str, PackageFiles]], run: Run
 ) -> Iterator[Finding]:
-    """What could not be compared, and why."""
-    for code, facts in ((LIBRARY, libraries_), (PATCHED, packages_)):
-        why: dict[tuple[str, str], list[int]] = {}
-        for rank, own in facts.items():
-            names = [name for name, its in own.items() if its["unread"]]
-            if names:
-                why.setdefault((words.some(names, TOLD), own[names[0]]["unread"]), []).append(rank)
-        for (names_, reason), ranks in why.items():
-            on = words.some((_node(rank, run) for rank in ranks), TOLD)
-            text = f"the bytes of {names_} on {on} could not be compared: {reason}"
-            yield code.not_measured(
-                text, fix="Run it again: what was read is kept. Give --deadline more on a slow disk."
-            )
+    """What could not be compared, and why; and libraries of which only samples were."""
+    fix = "Run it again: what was read is kept. Give --deadline more on a slow disk."
+    unsampled = {
+        rank: {name: its for name, its in own.items() if not its["sample"]} for rank, own in libraries_.items()
+    }
+    for code, facts in ((LIBRARY, unsampled), (PATCHED, packages_)):
+        for names, on, reason in _unread(facts, run):
+            yield code.not_measured(f"the bytes of {names} on {on} could not be compared: {reason}", fix=fix)
+    sampled = {rank: {name: its for name, its in own.items() if its["sample"]} for rank, own in libraries_.items()}
+    for names, on, reason in _unread(sampled, run):
+        parts = f"size and {SAMPLES} samples of {SAMPLE >> 10} KiB"
+        yield LIBRARY.info(
+            f"the bytes of {names} on {on} were compared by {parts}, expected all of them: {reason}", fix=fix
+        )
+
+
+def _unread(facts: Mapping[int, Mapping[str, Any]], run: Run) -> Iterator[tuple[str, str, str]]:
+    """(names, nodes, why) of what was not read in full."""
+    why: dict[tuple[str, str], list[int]] = {}
+    for rank, own in facts.items():
+        names = [name for name, its in own.items() if its["unread"]]
+        if names:
+            why.setdefault((words.some(names, TOLD), own[names[0]]["unread"]), []).append(rank)
+    for (names_, reason), ranks in why.items():
+        yield names_, words.some((_node(rank, run) for rank in ranks), TOLD), reason
 
 
 def _node(rank: int, run: Run) -> str:

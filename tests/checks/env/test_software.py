@@ -306,11 +306,14 @@ def files(digest: str, *edited: str, unread: str = "") -> package_files.PackageF
     return {"digest": digest, "edited": list(edited), "unread": unread}
 
 
-def loaded(unread: str = "", **digests: str) -> dict[str, libraries.Library]:
+def loaded(unread: str = "", sample: str = "", **digests: str) -> dict[str, libraries.Library]:
     return {
-        f"{name}.so": {"path": f"/lib/{name}.so", "digest": digest, "unread": unread if not digest else ""}
+        f"{name}.so": {
+            "path": f"/lib/{name}.so", "digest": digest, "sample": f"of {digest}" if digest else sample,
+            "unread": unread if not digest else "",
+        }
         for name, digest in digests.items()
-    }
+    }  # fmt: skip
 
 
 def node(*, packages: Sequence[str] = PACKAGES, code: code.SourceCode | None = None, path: str = "/env/torch",
@@ -515,6 +518,21 @@ def test_bytes_that_could_not_be_read_are_no_pass() -> None:
     assert [finding["code"].rpartition(".")[2] for finding in found] == ["library", "patched"]
     assert all(finding["not_measured"] and finding["message"].endswith(late) for finding in found)
     assert "the bytes of libgomp.so and libtorch_cuda.so on node-1 and node-3" in found[0]["message"]
+
+
+@pytest.mark.parametrize(("sample", "says"), [("of 1", "info"), ("of 2", "fail, info")])
+def test_where_there_is_no_time_for_all_bytes_samples_are_compared(sample: str, says: str) -> None:
+    """A sound node on a cold disk passes, also with --strict; another build is found all the same."""
+    late = "the files could not be read within 12 s"
+    slow = node(libraries=loaded(late, sample, libnccl="1", libtorch_cuda=""))
+    usual = node(libraries=loaded(libnccl="1", libtorch_cuda="1"))
+    found = judged(usual, slow, usual)
+    assert ", ".join(finding["severity"] for finding in found) == says
+    assert not any(finding.get("not_measured") for finding in found)
+    text = (
+        "the bytes of libtorch_cuda.so on node-1 were compared by size and 8 samples of 256 KiB, expected all of them"
+    )
+    assert text in found[-1]["message"] and found[-1]["message"].endswith(late)
 
 
 @pytest.mark.parametrize(
