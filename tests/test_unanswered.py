@@ -1,32 +1,25 @@
 """Every command and option that takes a path, on a file system that never answers: it ends, names the path, says how
 long it has waited and what to do. They are those of the parsers, so that a new option is held, too."""
 
-import argparse
-import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from preflight.cli import arguments
 from preflight.sdk import system_call, watch
-from tests import fuse, running
+from tests import fuse, path_arguments, running
 from tests.fuse import NUMBERS, SILENT, Call, File
+from tests.path_arguments import ALL, SLOW, in_slurm, words_of
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="a dead mount: root and /dev/fuse"),
 ]
-NO_PATHS = {
-    "ID_OR_FAMILY,..", "DAYS", "URL", "S", "ID.OPTION=VALUE", "HOST:PORT", "N", "R", "CONF", "ID", "PREFIX",
-    "CHECK_OR_CODE", "-- COMMAND...", "-- LAUNCHER...", "-- OPTIONS...", "NAME", "COMMAND",
-}  # fmt: skip
-"""Metavars of values that are no path. A new metavar is one until it is here."""
 SOONER = (
     "import sys; from preflight.sdk import paths, watch; from preflight.planning import toml_file;"
     "from preflight.engine import baseline, loading; from preflight.cluster import gate;"
@@ -34,24 +27,9 @@ SOONER = (
     "gate.DISK_S = loading.PLUGIN_S = 4.0; from preflight.__main__ import command; command()"
 )
 """The command, with shorter waits: what never answers does not answer later either."""
-QUICK = ("--level", "quick", "--only", "env.launch")
 RAN, REFUSED, UNFINISHED = 0, 2, 3
 """Exit codes: of a run whose sinks got nothing, which changes no verdict (docs/history.md); of a path that a run needs;
 and of a command that could not do its work."""
-OPERANDS = {
-    "checkpoint": ["PATH", "--timeout", "3"], "explain": ["LOG"], "diff": ["REPORT", "REPORT"],
-    "history": ["HISTORY"], "profile": ["REPORT"], "nodes": ["--bad", "REPORT"], "describe": ["env.launch"],
-    "show": ["REPORT"], "run": list(QUICK), "pick": ["-N", "1", "--", *QUICK], "gate": ["--closed", "--", "true"],
-    "debug": ["--", "true"],
-}  # fmt: skip
-"""What makes a command sound, beside the option in question."""
-MORE = {
-    ("run", "--post-token"): ["--post", "http://127.0.0.1:9/"], ("run", "--code"): ["--only", "env.software"],
-    ("run", "--data"): ["--level", "standard", "--only", "data.sampler", "--deadline", "30"],
-    ("run", "--model"): ["--level", "full", "--only", "train.model", "--deadline", "150"],
-    ("run", "--checkpoint"): ["--level", "full", "--only", "train.checkpoint", "--deadline", "150"],
-    ("show", "--config"): ["--judge"],
-}  # fmt: skip
 ENDS_WITH = {
     ("run", "--history"): (RAN,), ("run", "--textfile"): (RAN,), ("run", "--post-token"): (RAN,),
     ("run", "--code"): (1, UNFINISHED), ("run", "--data"): (1, UNFINISHED), ("run", "--model"): (1, UNFINISHED),
@@ -60,63 +38,12 @@ ENDS_WITH = {
 """Where it is neither 2 nor 3: measured (a failure of the machine), or told by the command's own contract."""
 
 
-def takes_paths() -> Iterator[tuple[str, str]]:
-    """(command, option or name of the operand) of all that take a path."""
-    commands = next(a for a in arguments.parser()._actions if isinstance(a, argparse._SubParsersAction))
-    for name, command in commands.choices.items():
-        for action in command._actions:
-            is_value = action.nargs != 0 and not action.choices and action.metavar is not None
-            if is_value and action.metavar not in NO_PATHS:
-                yield name, (action.option_strings or [action.dest])[0]
-
-
-ALL = sorted(takes_paths())
-SLOW = {("run", "--model"), ("run", "--checkpoint"), ("run", "--data")}
-"""They start ranks."""
 CASES = [pytest.param(*it, id=" ".join(it), marks=[pytest.mark.more] * (it in SLOW)) for it in ALL]
-
-
-def words_of(command: str, option: str, dead: str, given: dict[str, str]) -> list[str]:
-    words = [given.get(word, word) for word in OPERANDS.get(command, [])]
-    if not option.startswith("-"):
-        place = 1 if (command, option) in (("diff", "new"), ("nodes", "reports")) else 0
-        return [*words[:place], dead, *words[place + 1 :]]
-    value = f"{dead}:made" if option in ("--data", "--model") else dead
-    return [option, value, *MORE.get((command, option), []), *words]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is sound: a report, a log, a history, a checkpoint."""
-    top = tmp_path_factory.mktemp("sound")
-    (top / "job.log").write_text("step 1\n")
-    (top / "model.safetensors").write_bytes(
-        (head := json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode())
-        and len(head).to_bytes(8, "little") + head + bytes(4)
-    )
-    run = [
-        sys.executable,
-        "-m",
-        "preflight",
-        *QUICK,
-        "--report",
-        str(top / "report"),
-        "--history",
-        str(top / "h.sqlite"),
-    ]
-    subprocess.run(run, env=running.environment(), check=True, capture_output=True, timeout=running.HUNG_S)
-    return {
-        "REPORT": str(top / "report"), "LOG": str(top / "job.log"), "HISTORY": str(top / "h.sqlite"),
-        "PATH": str(top / "model.safetensors"),
-    }  # fmt: skip
-
-
-def in_slurm(folder: Path) -> dict[str, str]:
-    """A made-up Slurm job of this node, for `pick`."""
-    for name, text in {"scontrol": "hostname", "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"'}.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": os.uname().nodename}
+    return path_arguments.sound(tmp_path_factory.mktemp("sound"))
 
 
 def outcome(words: list[str], folder: Path, **environ: str) -> tuple[int, str]:
