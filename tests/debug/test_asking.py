@@ -133,6 +133,7 @@ def test_a_rank_does_not_listen_in_a_folder_of_another_user(folder: Path) -> Non
         assert ask(folder, rank) == {}
 
 
+@pytest.mark.process
 @needs_root
 def test_a_folder_that_another_user_has_prepared_is_refused(folder: Path) -> None:
     os.chown(folder / "sockets", NOBODY, NOBODY)

@@ -251,9 +251,9 @@ ELSEWHERE = (
     elsewhere("pids_max", "A node can start no process: preflight cannot join.", "pids.max 2 of a cgroup",
               "fail preflight.run.no_process", culprit={"node": "node-1"}, says="pids.max"),
     elsewhere("pids_max_in_a_check", "A node can start hardly a process.", "pids.max 4 of a cgroup",
-              "fail env.launch.no_process", culprit={"node": "node-1", "rank": 1}, says="pids.max"),
+              "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="pids.max"),
     elsewhere("ulimit_u", "A user may have few processes on a node.", "`ulimit -u 4`",
-              "fail env.launch.no_process", culprit={"node": "node-1"}, says="ulimit -u"),
+              "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="ulimit -u"),
     # tests/test_hosts.py
     elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
               "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
