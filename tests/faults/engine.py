@@ -254,6 +254,11 @@ ELSEWHERE = (
               "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="pids.max"),
     elsewhere("ulimit_u", "A user may have few processes on a node.", "`ulimit -u 4`",
               "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="ulimit -u"),
+    # tests/engine/test_torch_import.py
+    elsewhere("torch_dead_disk", "The environment's file system does not answer.", "a FUSE that never answers a read",
+              "fail preflight.run.torch", culprit={"rank": 0}),
+    elsewhere("torch_slow_disk", "The environment's file system is too slow for the run's deadline.",
+              "a FUSE that answers a read in 40 s", "error preflight.run.deadline", culprit={"rank": 0}),
     # tests/test_hosts.py
     elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
               "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
