@@ -61,7 +61,7 @@ def _path(folder: str, pid: int, rank: WatchedRank) -> str:
 
 def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
     """A process's main thread. A head in the file says whose stack follows, and which state the process was in."""
-    state = files.state_of(pid) or None
+    state = files.settled_state_of(pid) or None
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
     more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
     try:

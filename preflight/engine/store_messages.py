@@ -175,12 +175,12 @@ def event(text: str, key: str) -> dict[str, Any]:
 
 def job(data: Mapping[str, Any], key: str) -> Job:
     """The job of a message that was read: each rank is on one node, or was to run on one. Raises ForeignWriter."""
-    room = world_size = min(data["world_size"], MOST_RANKS)
+    world_size, placed = min(data["world_size"], MOST_RANKS), set[int]()
     for node in (*data["nodes"], *data.get("missing_on", ())):
         ranks = members(node["ranks"], key, world_size)
-        room -= len(ranks)
-        if room < 0 or not ranks:
+        if not ranks or not placed.isdisjoint(ranks):
             foreign(key, node["ranks"], f"the nodes of {world_size} ranks")
+        placed.update(ranks)
     return Job.from_json(dict(data))
 
 

@@ -9,7 +9,7 @@ from preflight.core import facts
 from preflight.core.outcome import Outcome
 from preflight.engine.child import REFUSED_BEFORE, Child, end_orphans, limit_hit, wait_channel_of
 from preflight.sdk import process_limits
-from preflight.sdk.files import state_of
+from preflight.sdk.files import settled_state_of, state_of
 
 NewWorker = Callable[[int], Child]
 """Creates the worker of a generation."""
@@ -160,7 +160,7 @@ class WorkerSlot:
         return replace(outcome, reason=f"ended {how}", signal=how.removeprefix("by ") if status < 0 else None)
 
     def _timed_out(self, worker: Child) -> Outcome:
-        state = state_of(worker.pid) or None
+        state = settled_state_of(worker.pid) or None
         asleep_in = wait_channel_of(worker.pid) if state == "D" else None
         worker.dump_stack()
         worker.write_dump()

@@ -82,10 +82,17 @@ def _without_ras(
 
 def with_judged(found: list[Reported], judged: list[Reported], *, judges_failures: bool) -> list[Reported]:
     """Merges the engine's findings and judge()'s for one check. If judge() judges failures and has found a cause, that
-    comes first, and engine findings without a culprit are dropped as its consequence; the outcomes still show them."""
+    comes first, and engine findings without a culprit are dropped as its consequence; the outcomes still show them.
+    So are limits of ranks whose cause the check has found: NCCL has said "Too many open files" to both."""
     if not judges_failures or not any(finding.severity == Severity.FAIL for finding in judged):
         return found + judged
-    return judged + [finding for finding in found if finding.where]
+    explained = {finding.where.get("rank") for finding in judged if finding.severity == Severity.FAIL} - {None}
+
+    def is_left(finding: Reported) -> bool:
+        of_limit = finding.code.endswith(".no_process")
+        return bool(finding.where) and not (of_limit and finding.where.get("rank") in explained)
+
+    return [*judged, *filter(is_left, found)]
 
 
 def _told_together(

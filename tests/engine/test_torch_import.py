@@ -69,7 +69,7 @@ def run(
 
 def is_told(row: str, tmp_path: Path) -> bool:
     checks = json.loads((tmp_path / "report.rank-0.json").read_text())["checks"]
-    return ELSEWHERE[row].is_told_by([finding for check in checks for finding in check["findings"]])
+    return bool(ELSEWHERE[row].is_told_by([finding for check in checks for finding in check["findings"]]))
 
 
 def test_a_dead_file_system_is_named_and_the_run_fails(tmp_path: Path) -> None:

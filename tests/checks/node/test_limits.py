@@ -368,22 +368,18 @@ def test_a_range_of_ports_that_is_another_is_told_and_warned_of_where_it_is_far_
     assert few["message"] == "100 ephemeral ports (60000-60099), expected at least 512 for 8 ranks"
 
 
-@pytest.mark.parametrize(
-    ("changed", "slug", "says"),
-    [
-        (
-            {"tracked": (262000, 262144)},
-            "conntrack",
-            "144 more connections can be tracked, of 262,144, expected at least 1",
-        ),
-        ({"open_files": (800_000, 800_500)}, "file_max", "500 more files can be opened by all processes of the node"),
-        (
-            {"all_tasks": (32700, 32768)},
-            "pid_max",
-            "68 more processes and threads can be started on the node, of 32,768",
-        ),
-    ],
-)
+TABLES = [
+    (
+        {"tracked": (262000, 262144)},
+        "conntrack",
+        "144 more connections can be tracked, of 262,144, expected at least 1",
+    ),
+    ({"open_files": (800_000, 800_500)}, "file_max", "500 more files can be opened by all processes of the node"),
+    ({"all_tasks": (32700, 32768)}, "pid_max", "68 more processes and threads can be started on the node, of 32,768"),
+]
+
+
+@pytest.mark.parametrize(("changed", "slug", "says"), TABLES)
 def test_the_node_whose_table_is_nearly_full_is_named(changed: Any, slug: str, says: str) -> None:
     (found,) = judged({0: kernel(), 1: kernel(**changed), 2: kernel()})
     assert (found["severity"], found["code"], found["where"]) == ("warn", f"node.limits.{slug}", {"node": "node-1"})
@@ -402,7 +398,8 @@ def test_nodes_with_other_numbers_of_ranks_share_other_amounts() -> None:
 
 
 def test_every_code_is_tested() -> None:
-    assert {low.finds.split()[1] for low in LOW} == set(registry.load(registry.sources()["node.limits"]).codes)
+    tested = {*(low.finds.split()[1] for low in LOW), *(slug for _, slug, _ in TABLES), "ports"}
+    assert tested == set(registry.load(registry.sources()["node.limits"]).codes)
 
 
 def test_the_store_of_a_large_world_wants_more_files() -> None:
