@@ -206,6 +206,13 @@ def test_large_messages_between_two_nodes() -> None:
     assert named(facts) == [("fail", "mtu", {"link": "node-1 to node-2"})]
 
 
+def test_where_data_stalls_one_way_the_other_way_is_not_timed() -> None:
+    """Seen in CI: 120 MB/s to a host that sent the same large message again and again."""
+    disturbed: Seen = {**SEES_HOLE, "rate": 1.2e8}
+    facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), {**HOLE, "rate_back": 1.2e8}), to(1, 3), disturbed)
+    assert named(facts) == [("fail", "mtu", {"node": "node-1", "interface": "eth0"})]
+
+
 SLOW: Seen = {**GOOD, "rate": 1.2e7}
 SEES_SLOW: Seen = {**GOOD, "rate_back": 1.2e7}
 
