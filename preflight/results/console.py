@@ -138,7 +138,7 @@ def culprit(finding: Reported) -> str:
         )
     elif node := where.pop("node", None):
         parts.append(str(node))
-    elif nodes := finding.nodes:
+    elif nodes := [name for name in finding.nodes or () if name]:  # of ranks that never came, it may be unknown
         are_named = not finding.ranks or len(nodes) <= 3
         parts.append(words.some(nodes, 3, last=", ") if are_named else rank_ranges.count(len(nodes), "node"))
     if finding.ranks:
