@@ -27,7 +27,7 @@ COMMANDS = (
     ["completion", "{}"], ["run", "--plugin", "{}"], ["run", "--config", "{}"], ["run", "--only", "{}"],
     ["run", "--skip", "{}"], ["run", "--set", "{}"], ["run", "--set", "{}=1"], ["run", "--set", "comm.init.{}=1"],
     ["run", "--set", "node.clock.most_ms={}"], ["run", "--deadline", "{}"], ["run", "--backend", "{}"],
-    ["run", "--level", "{}"], ["run", "--baseline", "{}"], ["run", "--profile", "{}"], ["run", "--data", "{}"],
+    ["run", "--level", "{}"], ["run", "--profile", "{}"], ["run", "--data", "{}"],
     ["run", "--model", "{}"], ["run", "--history", "x", "--keep", "{}"], ["run", "--post", "{}"],
     ["list", "--plugin", "{}"],
     ["pick", "-N", "{}"], ["gate", "{}"], ["gate", "--limit", "{}", "--", "true"], ["debug", "-{}"],
@@ -73,6 +73,13 @@ def test_a_secret_that_was_given_is_not_printed_again(where: str, monkeypatch: p
     code, text = printed(["run", where, given[where]], monkeypatch)
     assert code == 2
     assert SECRET not in text, text
+
+
+def test_what_is_read_in_a_child_with_a_timer_is_printed_so_too(tmp_path: Path) -> None:
+    """In a process of its own, which the timer would end later."""
+    words = [sys.executable, "-m", "preflight", "run", "--baseline", f"no{EVIL}such"]
+    done = subprocess.run(words, env=running.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and is_clean(done.stderr) and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_what_goes_to_a_real_terminal_is_cleaned(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_.:#-]|^[^A-Za-z0-9_]")
 def safe(name: str) -> str:
     """The name, with "_" for what no host name has: lists of nodes are read by launchers and shells, to which a newline
     begins another host, a comma or bracket a list, and a dash an option. ("#1" is ours, see Job.)"""
-    return _FOREIGN.sub("_", name)[:LONGEST]
+    return _FOREIGN.sub("_", name)[:LONGEST] or "_"
 
 
 class _Group(NamedTuple):

@@ -55,12 +55,12 @@ HARMLESS = _set(
     """public pub primary foreign cache sort partition group index lookup dict state sample sampler row column hot
     composite unique join label image audio video caption text input output prompt completion target source context
     query-key value attn attention missing unexpected unknown duplicate invalid wrong extra config store feature metric
-    loss monitor translation registry-key routing message param parameter weight tensor buffer eos bos pad unk mask sep
-    cls special max min num n total valid train training val validation eval test padding stop start begin end new
+    loss monitor translation registry-key routing message param parameter weight tensor buffer eos bos eot pad unk mask
+    sep cls special max min num n total valid train training val validation eval test padding stop start begin end new
     generated cached per speech time word illegal reserved draft dummy placeholder additional think tool first second
     third last next previous prev final forward fwd backward bwd single multi one two render optimizer compiler fx graph
     grad inductor dynamo lowering cpu core numa gpu mem memory thread omp process function method type call class old
-    by com sur tres under over encom sub"""
+    st nd rd th by com sur tres under over encom sub"""
 )
 """Words before such a noun that make it something else: a cache key, an EOS token, a forward pass, a CPU's pin, the
 last three the English words that end in "pass"."""
@@ -76,7 +76,7 @@ ABOUT = _set(
 """Words after a noun that speak of it and are not it: a password's file, a token's type, an error about a key."""
 SAME = _set(
     """value string text raw plain hash b64 base64 hex enc encoded old new prev previous current prod production dev
-    staging test default primary secondary main backup base config data ro rw admin root user"""
+    v pem staging test default primary secondary main backup base config data ro rw admin root user"""
 )
 """Words after a noun that change nothing."""
 _COMPOUNDS = (
@@ -84,6 +84,8 @@ _COMPOUNDS = (
     (re.compile(r"\baccess key id\b"), "access key"),
     (re.compile(r"\bwebhook ur[il]\b"), "webhook"),
 )
+_WITH_DIGITS = re.compile(r"\b(oauth|b|s|ed) (?=(?:2|64|32|3|25519)\b)")
+"""Words that end in a number: oauth2, b64, s3, ed25519."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -100,6 +102,7 @@ def certainty(name: str) -> Certainty:
 
 def _words(part: str) -> list[str]:
     text = " ".join(word.lower() for word in _WORD.findall(part))
+    text = _WITH_DIGITS.sub(r"\1", text)
     for pattern, noun in _COMPOUNDS:
         text = pattern.sub(noun, text)
     return [piece for word in text.split() for piece in _pieces(word)]
@@ -151,7 +154,7 @@ def _of_noun(noun: str, before: list[str], *, is_constant: bool) -> Certainty:
         if word in OF_SECRETS:
             return Certainty.SURE
         if word in HARMLESS:
-            return Certainty.NONE
+            return Certainty.RANDOM if is_constant else Certainty.NONE
     if noun == "pin" and not before and is_constant:
         return Certainty.SURE
     if not before or all(word.isdigit() for word in before):

@@ -14,6 +14,8 @@ KNOWN_FORMS = re.compile(
             r"A(?:KI|SI)A[A-Z0-9]{16}(?![A-Za-z0-9])", r"AIza[\w-]{35}", r"ya29\.[\w-]{20,2000}",  # AWS, Google
             r"npm_[A-Za-z0-9]{36}", r"pypi-[\w-]{50,500}", r"dckr_pat_[\w-]{20,255}",
             r"SG\.[\w-]{16,64}\.[\w-]{16,64}", r"hv[bs]\.[\w-]{20,255}", r"AGE-SECRET-KEY-1[A-Z0-9]{50,70}",
+            r"hooks\.slack\.com/(?:services|workflows|triggers)/[\w/-]{20,255}",
+            r"discord(?:app)?\.com/api/webhooks/[\w/-]{20,255}", r"bot[0-9]{8,12}:[\w-]{30,60}",  # Discord, Telegram
             r"eyJ[\w-]{8,2000}\.[\w-]{8,4000}(?:\.[\w-]{0,2000})?",  # a JSON web token
         )
     )
@@ -21,7 +23,9 @@ KNOWN_FORMS = re.compile(
 )  # fmt: skip
 """Keys whose issuers give them a form of their own, so that they can be found: under any name."""
 UNSET = re.compile(
-    r"True|False|[a-z_]\w{0,40}(?:\.\w{1,40}){1,5}[(\[].{0,200}"
+    r"True|False|[a-z_]\w{0,40}(?:\.\w{1,40}){0,5}[(\[].{0,200}"
+    r"|(?:args|self|cfg|config|conf|opts|options|settings|environ|os|params)(?:\.[a-z_]\w{0,40}){1,5}"
+    r"|(?:str|int|bytes|bool|float|dict|list|Any|Optional|SecretStr)(?:\b.{0,200})?"
     r"|/(?:[A-Za-z0-9_.-]{1,60}/){1,20}[A-Za-z0-9_-]{1,60}\.[a-z]{2,8}"
     r"|(?i:none|null|nil|undefined|\(?(?:un|not )set\)?|empty)|YES\)?|NO\)?|[*.•x]{3,64}|\$\{?[A-Z_][A-Z0-9_]{0,60}\}?"
     r"|[\[<](?:removed|redacted|hidden|masked|(?:your|my|the)?[a-z_ -]{1,40})[\]>]?\)?|"

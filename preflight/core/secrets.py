@@ -18,16 +18,17 @@ _QUOTE = r"\\{0,3}[\"']?"
 _ASSIGNED = (
     re.compile(rf"(?<![A-Za-z0-9_.-])-{{0,2}}([A-Za-z_][A-Za-z0-9_.-]{{0,200}}){_QUOTE}\]?\s{{0,9}}(?:=>|->|:=|[=:])\s{{0,9}}"),
     re.compile(r"(?<![^\s\"',\[])(?:--|-(?=[a-z]{3}))([A-Za-z_][A-Za-z0-9_.-]{0,200})(?:[\"'],)?\s{1,9}(?!-{1,2}[A-Za-z])"),
-    re.compile(rf"\b[Nn]ame{_QUOTE}\s?[:=]\s?{_QUOTE}([A-Za-z_][A-Za-z0-9_.-]{{0,200}}){_QUOTE},?\s{{1,20}}{_QUOTE}"
+    re.compile(rf"\b(?:[Nn]ame|key){_QUOTE}\s?[:=]\s?{_QUOTE}([A-Za-z_][A-Za-z0-9_.-]{{0,200}}){_QUOTE},?\s{{1,20}}{_QUOTE}"
                rf"[Vv]alue{_QUOTE}\s?[:=]\s?"),
     re.compile(r"\b(?:setenv|set -[a-z]{1,4}|login\s{1,4}\S{1,100})\s{1,4}([A-Za-z_]\w{0,200})\s{1,4}"),
-    re.compile(r"\b((?i:password|passwd))\s{1,4}(?=')"),
+    re.compile(r"\b((?i:password|passwd))\s{1,4}(?=['\"])"),
     re.compile(r"<([A-Za-z_][A-Za-z0-9_.-]{0,100})>(?=[^<\n]{1,500}</)"),
 )  # fmt: skip
 """name=value and name: value; --name value; a list of {name, value}; setenv and netrc; SQL; <name>value</name>."""
 _OPTION = re.compile(r"(?:--|-(?=[a-z]{3}))([A-Za-z_][\w.-]*)")
 _VALUE = re.compile(
-    r"(?:(?i:Bearer|Basic|Token|Digest|Negotiate|ApiKey)(?:\\?\s){1,9})?"
+    r"[|>][+-]?[ \t]{0,9}(?:\n[ \t]{1,40}[^\s][^\n]{0,500}){1,100}"  # a block of YAML
+    r"|(?:!!str\s)?(?:(?i:Bearer|Basic|Token|Digest|Negotiate|ApiKey)(?:\\?\s){1,9})?"
     r"(?:\[removed\]|\"{3}.{0,500}?\"{3}|[bru]{0,2}(?:\"(?:[^\"\\]|\\.){0,500}\"|'(?:[^'\\]|\\.){0,500}')"
     r"|(?:[^\s,;})\]<\"']|[,;})\]<\"'](?!\s|$|[,;})\]\"'/]|[A-Za-z_][A-Za-z0-9_.-]{0,60}[\"']?\s?[=:]))+)"
 )
@@ -35,19 +36,24 @@ _VALUE = re.compile(
 _SENTENCE = re.compile(
     r"(?:there|it|this|the|an?|is|was|not|no|cannot|could|must|may|expected|unknown|invalid|incorrect|authentication"
     r"|permission|access|please|if|for|from|by|with|on|in|at|to)\s[a-z]"
+    r"|(?:expired|ok|OK|valid|invalid|missing|revoked|denied|failed|required|no|yes|enabled|disabled|found|unchanged)"
+    r"(?=[\s.,;)]|$)"
 )
 """What follows the colon in "--set db.password: there is no such option"."""
 _LINE = re.compile(r"[^\r\n\"']{1,4000}")
 """The value of a header with cookies."""
 _BEARER = re.compile(r"\b(Bearer\s{1,4}|Basic\s{1,4}(?=[^\s]{0,60}[A-Z0-9=]))(?=[a-z]{0,60}[^a-z\s])[\w.~+/=-]{8,4000}")
 _USER_INFO = re.compile(
-    r"(?<=://)(?:(?!git@)[^\s\"'<>/?#]{1,500}|[^\s\"'<>/?#:@]{0,200}:(?![0-9]{1,5}[/?#])[^\s\"'<>]{1,500})@"
+    r"(?<=://)(?:(?!git@)[^\s\"'<>/?#]{1,500}|[^\s\"'<>/?#:@]{0,200}:(?![0-9]{1,5}[/?#]|/)[^\s\"'<>]{1,500})@"
 )
 _PASSWORD_OF_URL = re.compile(r"://[^\s/:@]{0,200}:([^\s@]{1,500})@")
 _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _BODY = re.compile(r"(?:[A-Za-z0-9+/=]{1,100}(?:\\[rn]|[\r\n]){1,4}){0,400}\Z")
 _VARIABLE = re.compile(r"(?<![A-Za-z0-9_])([A-Z_][A-Z0-9_]{0,100})([\"']?(?:=|:\s)[\"']?)([^\s\"',;}]*)")
+_SMALL = re.compile(r"[0-9]{1,3}|0x[0-9a-f]{1,8}|/(?:[a-z0-9_.-]{1,60}/){2,20}[a-z0-9_.-]{0,60}")
+"""`token=17` counts, `cookie=0x1234` is a handle, "etcd key: /a/b/c" a path; in the environment (PIN=123) it may be a
+secret all the same."""
 LONG = 16
 SHORTEST = 6
 """A secret variable's value is hidden wherever it occurs, unless it is shorter: "1" occurs everywhere."""
@@ -66,7 +72,9 @@ def is_secret(name: str, value: str, at_least: Certainty = Certainty.NONE) -> bo
         return False
     if sure is Certainty.UNUSUAL:
         return not is_ordinary(value) or (name.lower().endswith("pin") and bool(PIN_DIGITS.fullmatch(value)))
-    return sure is Certainty.SURE or looks_random(value)
+    if sure is Certainty.SURE:
+        return name.isupper() or not _SMALL.fullmatch(value)
+    return looks_random(value)
 
 
 def _is_hidden(value: str) -> bool:
@@ -88,7 +96,8 @@ def _known(environ: Mapping[str, str]) -> Iterator[str]:
 
 def _spellings(value: str) -> set[str]:
     """As it is, and within a URL, JSON and a Python string."""
-    return {value, quote(value), quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1]}
+    quoted = (quote(value, safe=safe, errors="surrogateescape") for safe in ("/", ""))
+    return {value, *quoted, json.dumps(value)[1:-1], repr(value)[1:-1]}
 
 
 def _is_environment(names: Iterable[object]) -> bool:
@@ -161,7 +170,7 @@ class Scrubber:
             return [self._item(key, element) for element in item]
         if isinstance(item, dict) and certainty(key) is Certainty.SURE:
             return {name: self._item(key, element) for name, element in item.items()}
-        is_hidden = isinstance(item, str) and is_secret(key, item)
+        is_hidden = isinstance(item, str | int) and not isinstance(item, bool) and is_secret(key, str(item))
         return HIDDEN if is_hidden else self.value(item)  # 4096 tokens are no secret
 
 

@@ -61,7 +61,8 @@ def _path(folder: str, pid: int, rank: WatchedRank) -> str:
 
 def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
     """A process's main thread. A head in the file says whose stack follows, and which state the process was in."""
-    state = files.settled_state_of(pid) or None
+    look = files.settled_state_of if time.monotonic() < end else files.state_of
+    state = look(pid) or None
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
     more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
     try:

@@ -51,7 +51,9 @@ class LimitReached(Exception):  # noqa: N818 -- a state of the world
 REFUSED_BEFORE = process_limits.refusals()
 """Refusals of the cgroups when this process began."""
 LIMIT_STATUS = 98
-"""Exit status of a child that was refused a process, a thread or a file; its last line says by which limit."""
+"""Exit status of a child that was refused a process, a thread or a file."""
+LIMIT_LINE = "preflight: limit reached: "
+"""How its last line begins, which says by which limit: a user's code may end with that status, too."""
 
 
 def limit_hit(error: BaseException) -> str:
@@ -195,8 +197,9 @@ class Child:
         if status == 0:
             return ""
         tail = self.log_tail()
-        if status == LIMIT_STATUS and tail.strip():
-            return tail.strip().splitlines()[-1]
+        last = tail.strip().rpartition("\n")[2]
+        if status == LIMIT_STATUS and last.startswith(LIMIT_LINE):
+            return last.removeprefix(LIMIT_LINE)
         return process_limits.hit(REFUSED_BEFORE, tail)
 
     @staticmethod
@@ -343,7 +346,7 @@ def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: 
             traceback.print_exc()
             if limit := limit_hit(error):
                 status = LIMIT_STATUS
-                print(limit, flush=True)
+                print(f"{LIMIT_LINE}{limit}", flush=True)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

@@ -78,9 +78,9 @@ def _is_named(check: str, see: Sequence[str]) -> bool:
 
 
 def _is_measured(result: Result) -> bool:
-    """Whether its silence says something: every rank that it asked has measured, and what it found was judged."""
+    """Whether its silence says something: every rank that it asked has measured all, and what it found was judged."""
     kinds = {outcome.kind for outcome in result.outcomes.values()}
-    return kinds == {"measured"} and result.status != "error"
+    return kinds == {"measured"} and result.status != "error" and result.why_skipped is None
 
 
 def _nodes(finding: Reported, node_of: Mapping[int, str]) -> set[str]:

@@ -78,7 +78,7 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     papers = _papers(finding)
     who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
     word = _WORDS["skip" if is_skip(finding) else finding.severity] if finding.counts else "WAIVED"
-    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding.code}]"
+    first = f"{word:<5} {plain(who).replace(chr(10), ' ')}{'  ' if who else ''}[{finding.code}]"
     lines = [first, *indented(finding.message, width), *indented(waiver(finding), width)]
     lines += indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
     if finding.noticed_by:

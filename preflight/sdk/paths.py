@@ -5,7 +5,8 @@ import stat
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from preflight.errors import UsageError
+from preflight.errors import CannotWork, UsageError
+from preflight.sdk import process_limits
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe
 from preflight.sdk.system_call import not_answered
 
@@ -17,12 +18,15 @@ that ranks wait for each other with the deadline of a quick run (20 s)."""
 
 def ask(named: str, look: Callable[[], T], within_s: float = ANSWER_S) -> T:
     """What `look` returns, as JSON, from another process. `named`: the path, with its option. Raises UsageError
-    where no answer comes, and the UsageError or OSError that `look` raises."""
+    where no answer comes, CannotWork where no process can be started, and the UsageError or OSError of `look`."""
     with Probe({"look": lambda: _outcome(look)}) as probe:
         reply = probe.ask("look", deadline_s=within_s)
     if isinstance(reply, NoReply):
         if reply.kind is NoReplyKind.TIMED_OUT:
             raise UsageError(not_answered(named, reply.seconds), everywhere=False)
+        if reply.refused is not None:
+            limit = process_limits.hit(process_limits.refusals(), number=reply.refused)
+            raise CannotWork(f"{named}: no process can be started to look at it: {limit or reply.text}")
         raise UsageError(f"{named}: cannot be looked at ({reply.text})", everywhere=False)
     if "usage" in reply.value:
         raise UsageError(reply.value["usage"], everywhere=reply.value["everywhere"])

@@ -24,6 +24,9 @@ THREADS = re.compile(
 """The ones among them that nothing else than a limit makes (pthread_create(3), fork(2): EAGAIN)."""
 CLOSE = 0.9
 """A user with this share of `ulimit -u` has had it all a moment ago: what was refused a thread has ended since."""
+NEAR = 0.25
+"""Where a thread was refused for sure. What had the rest may have ended, but with fewer it was another limit: clone(2)
+gives EAGAIN also where no memory for a stack can be mapped (ulimit -v)."""
 OWNERS = (
     (re.compile(r"slurm|job_\d+"), "Slurm's for this job"),
     (re.compile(r"docker|kubepods|libpod|crio|containerd|lxc"), "the container's (--pids-limit, podPidsLimit)"),
@@ -106,11 +109,11 @@ def _pids(root: str) -> list[str]:
 
 
 def _of_user(*, is_sure: bool) -> str:
-    """`is_sure`: also if what had them has ended since. root is exempt (setrlimit(2))."""
+    """`is_sure`: also if most of what had them has ended since. root is exempt (setrlimit(2))."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if limit == resource.RLIM_INFINITY or not os.getuid():
         return ""
-    if not is_sure and _threads_of(os.getuid()) < CLOSE * limit:
+    if _threads_of(os.getuid()) < (NEAR if is_sure else CLOSE) * limit:
         return ""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name

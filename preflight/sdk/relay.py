@@ -31,11 +31,13 @@ class Relay:
 
     def take(self) -> None:
         """In the child: prints into the pipe from now on."""
+        os.close(self._source)  # with a reader of its own it would never hear that the reader is gone
         for number in self.numbers:
             os.dup2(self._end, number)
+        os.close(self._end)
 
     def start(self) -> None:
-        """In the parent."""
+        """In the parent. Raises RuntimeError where no thread can be started."""
         os.close(self._end)
         self._thread.start()
 

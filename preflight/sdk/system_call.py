@@ -29,15 +29,14 @@ BY_PATH = {
 """Calls that take a path: the name, and which argument it is, by the numbers of arch/*/syscalls in Linux."""
 BY_DESCRIPTOR = {
     "x86_64": {
-        0: "read", 1: "write", 3: "close", 5: "fstat", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev",
-        72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 77: "ftruncate", 78: "getdents", 138: "fstatfs",
-        217: "getdents64", 295: "preadv", 296: "pwritev",
+        0: "read", 1: "write", 3: "close", 5: "fstat", 8: "lseek", 17: "pread64", 18: "pwrite64", 19: "readv",
+        20: "writev", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 77: "ftruncate", 78: "getdents",
+        138: "fstatfs", 217: "getdents64", 295: "preadv", 296: "pwritev",
     },
     "aarch64": {
-        25: "fcntl", 32: "flock", 44: "fstatfs", 46: "ftruncate", 57: "close", 61: "getdents64", 63: "read",
-        64: "write",
-        65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 69: "preadv", 70: "pwritev", 80: "fstat", 82: "fsync",
-        83: "fdatasync",
+        25: "fcntl", 32: "flock", 44: "fstatfs", 46: "ftruncate", 57: "close", 61: "getdents64", 62: "lseek",
+        63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 69: "preadv", 70: "pwritev",
+        80: "fstat", 82: "fsync", 83: "fdatasync",
     },
 }  # fmt: skip
 """Calls whose first argument is a descriptor."""
@@ -111,6 +110,8 @@ def _in_call(pid: int | str, text: str, number: int, arguments: list[int], machi
         return FileWait(name, path, f"{text} {path} {read(f'/proc/{pid}/io')}")
     name = BY_DESCRIPTOR.get(machine, {}).get(number, "")
     if not name:
+        return None
+    if "pipe" in read(f"/proc/{pid}/wchan"):  # the path of a FIFO is in a file system, its writer is a process
         return None
     try:
         path = os.readlink(f"/proc/{pid}/fd/{arguments[0]}")

@@ -47,8 +47,11 @@ def run(command: Callable[[], NoReturn], name: str, given: list[str]) -> NoRetur
             pipe.take()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         command()
-    for pipe in relays:
-        pipe.start()
+    try:
+        for pipe in relays:
+            pipe.start()
+    except RuntimeError:
+        _give_up(pid, "preflight: no thread can be started (ulimit -u, pids.max), so there is no answer\n")
     _watch(pid, relays, name, given)
 
 
@@ -85,6 +88,7 @@ def _end_as(pid: int, relays: list[Relay]) -> None:
     ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
         return
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)  # a reader that does not read holds this up
     for pipe in relays:
         pipe.finish()
     code = os.waitstatus_to_exitcode(status)

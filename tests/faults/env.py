@@ -89,7 +89,7 @@ ELSEWHERE: tuple[Fault, ...] = (
               "two ranks without it, and torch counts 8 GPUs (tests/nccl_at_work)", "info env.launch.no_local_rank",
               culprit={"variable": "LOCAL_RANK"}, exit_code=0),
     # tests/checks/env/test_cores.py
-    elsewhere("launch_shared_core", "Two ranks of a node are bound to one core, and another one is free.",
+    elsewhere("launch_shared_core", "Two ranks of a node are bound to one core, and none to another one.",
               "`taskset` on both", "warn env.launch.shared_cores", culprit={}, exit_code=0, world=2,
               says="ranks 0-1 share core "),
     elsewhere("launch_few_cores", "A rank is bound to fewer cores than those of other nodes.",

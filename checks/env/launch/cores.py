@@ -22,7 +22,7 @@ FIXES = {
     "mpi": "mpirun --bind-to none, or --map-by ppr:N:node:PE=M with N ranks on a node and M cores for each. " + _LOOK,
 }
 """By launcher; others bind nothing by themselves."""
-SHARED_CORES = Code("Ranks of a node share cores while other cores are free.", fix=_LOOK)
+SHARED_CORES = Code("Ranks of a node share cores while no rank of the job uses others.", fix=_LOOK)
 FEW_CORES = Code("A rank may use far fewer cores than the other ranks.", fix=_LOOK)
 VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "SLURM_CPU_BIND")
 """What may have bound a rank; shown with the finding."""
@@ -78,8 +78,7 @@ def _sharing(
     for cores in dict.fromkeys(sets.values()) if free else ():
         ranks_ = [rank for rank, other in sets.items() if other == cores]
         if len(ranks_) > 1 and (share[ranks_[0]] < 1 or 2 * share[ranks_[0]] <= usual):
-            are = "is" if len(free) == 1 else "are"
-            text = f"{ranges.ranks(ranks_)} share {_cores(cores)}, while {_cores(free)} of the node {are} free"
+            text = f"{ranges.ranks(ranks_)} share {_cores(cores)}, while no rank of this job uses {_cores(free)}"
             text, details = f"{text}; expected cores of its own for each rank", _details(ranks_, known, run)
             yield SHARED_CORES.warn(text, node=node.node, noticed_by=tuple(ranks_), **details), ranks_
 

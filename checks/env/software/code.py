@@ -49,6 +49,8 @@ def of_repository(folder: str, cache: DigestCache) -> SourceCode:
     try:
         git = git_repository.git_folder(top)
         commit = git_repository.commit(git)
+        if commit is None and not os.path.lexists(os.path.join(git, "index")):  # nothing was ever added
+            return _code(folder, None, {})
         found = git_repository.checked_out(top, git, cache)
         return _code(folder, commit, found.files, found=found)
     except (Unreadable, UnknownIndex, OSError, ValueError, struct.error) as error:

@@ -5,6 +5,7 @@ modification, but not that of the last change of the inode.) The cache is a file
 that only its user may read and write; without one, or with a damaged one, files are read again.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -29,7 +30,7 @@ class DigestCache:
 
     def __init__(self, within_s: float, folder: str = "") -> None:
         self._within_s, self._end = within_s, time.monotonic() + within_s
-        self._folder = folder or os.path.join(tempfile.gettempdir(), f"preflight-{os.geteuid()}")
+        self._folder = folder or os.path.join(_temporary(), f"preflight-{os.geteuid()}")
         self._before = self._load()
         self._used: dict[str, str] = {}
         self._is_new = False
@@ -65,12 +66,15 @@ class DigestCache:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             if not self._is_ours():
                 return
+            with contextlib.suppress(FileNotFoundError):  # of an earlier process with this number
+                os.unlink(beside)
             handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with open(handle, "w") as file:
                 json.dump(kept, file)
             os.replace(beside, os.path.join(self._folder, NAME))
         except OSError:
-            return
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
 
     def _is_ours(self) -> bool:
         """Whether nobody else can have written into the folder."""
@@ -88,6 +92,13 @@ class DigestCache:
         except (OSError, ValueError, RecursionError):
             return {}
         return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
+
+
+def _temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # none can be written to
+        return os.devnull
 
 
 def sha1(content: bytes) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 HEADER, STAT = struct.Struct(">4sII"), struct.Struct(">10I")
-EXTENDED, STAGE, NAME_LENGTH = 0x4000, 0x3000, 0x0FFF
+EXTENDED, NAME_LENGTH = 0x4000, 0x0FFF
 SKIP_WORKTREE = 0x4000
 """In the second word of flags, which an EXTENDED entry has."""
 KINDS = 0o170000

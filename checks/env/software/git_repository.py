@@ -51,7 +51,7 @@ def commit(git: str) -> str | None:
 def _reference(git: str, name: str) -> str:
     shared = _shared(git)
     for path in (os.path.join(git, name), os.path.join(shared, name)):
-        if os.path.exists(path):
+        if os.path.isfile(path):
             return _text(path)
     packed = os.path.join(shared, "packed-refs")
     found = re.search(rf"^([0-9a-f]+) {re.escape(name)}$", _text(packed), re.M) if os.path.exists(packed) else None
@@ -76,12 +76,14 @@ def checked_out(top: str, git: str, cache: DigestCache) -> CheckedOut:
     damaged index."""
     found = CheckedOut()
     _Reader(found, cache).take(top, git, "")
+    found.edited = list(dict.fromkeys(found.edited))  # a conflict lists a file three times
     return found
 
 
 class _Reader:
     def __init__(self, found: CheckedOut, cache: DigestCache) -> None:
         self._found, self._cache = found, cache
+        self._reads_all = False
 
     def take(self, top: str, git: str, prefix: str) -> None:
         """Takes the files of a repository, and those of its submodules that are checked out."""
@@ -92,14 +94,14 @@ class _Reader:
             raise Unreadable(f"{index} is not a file")
         algorithm = _algorithm(git)
         listed = git_index.entries(index, 32 if algorithm == "sha256" else 20)
-        reads_all = _converts(top, git, listed)
+        self._reads_all = _converts(top, git, listed)
         for entry in listed:
             if entry.kind == SUBMODULE and os.path.lexists(os.path.join(top, entry.name, ".git")):
                 below = os.path.join(top, entry.name)
-                self.take(below, git_folder(below), f"{prefix}{entry.name}/")
+                _Reader(self._found, self._cache).take(below, git_folder(below), f"{prefix}{entry.name}/")
             elif entry.kind in FILE_KINDS and entry.name.endswith(SOURCES + SETTINGS):
                 self._cache.in_time()
-                self._take_file(entry, top, prefix, algorithm, 0 if reads_all else about.st_mtime_ns)
+                self._take_file(entry, top, prefix, algorithm, about.st_mtime_ns)
         for name in imported_files.untracked(top, {entry.name for entry in listed}, self._cache.in_time):
             self._found.files[prefix + name] = self._digest(os.path.join(top, name), algorithm)
             self._found.untracked.append(prefix + name)
@@ -109,18 +111,19 @@ class _Reader:
         path, known = os.path.join(top, entry.name), entry.blob[:SHOWN]
         try:
             about = os.lstat(path)
-            digest = known if _is_as_added(entry, about, written_ns) else self._digest(path, algorithm)
-        except (FileNotFoundError, NotADirectoryError):
+            is_as_added = _is_as_added(entry, about, written_ns)
+            digest = known if is_as_added and not self._reads_all else self._digest(path, algorithm)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if entry.skip_worktree:
                 return
-            digest = "deleted"
+            digest, is_as_added = "deleted", False
         self._found.files[prefix + entry.name] = digest
-        self._found.edited += [prefix + entry.name] if digest != known else []
+        self._found.edited += [prefix + entry.name] if digest != known and not is_as_added else []
 
     def _digest(self, path: str, algorithm: str) -> str:
         if os.path.islink(path):
             return blob(path, algorithm)[:SHOWN]
-        return self._cache.digest(path, algorithm, lambda path: blob(path, algorithm))[:SHOWN]
+        return self._cache.digest(path, algorithm, lambda path: blob(path, algorithm, self._cache.in_time))[:SHOWN]
 
 
 def _algorithm(git: str) -> str:

@@ -1,6 +1,6 @@
 """Source files that git does not track, though tracked ones import them: they are part of the code all the same."""
 
-import itertools
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Set
@@ -12,6 +12,8 @@ IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+((?:[^\n#(\\]|\\\n)*(?:\([^)]
 WORD = re.compile(rb"\w+")
 MOST, MOST_ENTRIES = 2000, 20_000
 """The most untracked files, and entries of a folder, that are looked at: more are data."""
+FEW = 50
+"""Words that are sooner looked for in a file than its import statements."""
 
 
 def untracked(top: str, tracked: Set[str], in_time: Callable[[], None]) -> list[str]:
@@ -65,18 +67,22 @@ def _may_be_package(top: str, folder: str, entry: "os.DirEntry[str]") -> bool:
 def _scanned(path: str) -> list["os.DirEntry[str]"]:
     try:
         with os.scandir(path) as entries:
-            return list(itertools.islice(entries, MOST_ENTRIES))
+            return sorted(entries, key=lambda entry: entry.name)[:MOST_ENTRIES]  # the same ones on all nodes
     except (FileNotFoundError, NotADirectoryError):  # tracked, and deleted here
         return []
 
 
 def _imported(path: str, wanted: Set[bytes]) -> set[bytes]:
-    """All words in a file's import statements: modules, packages, and names in them that may be modules. None where no
-    wanted word is anywhere in the file."""
+    """All words in a file's import statements: modules, packages, and names in them that may be modules. None where a
+    few are wanted, and are nowhere in the file."""
     try:
         text = content_of(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return set()
-    if not any(word in text for word in wanted):
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return set()
+        raise
+    if len(wanted) <= FEW and not any(word in text for word in wanted):
         return set()
     return {word for line in IMPORT.findall(text) for word in WORD.findall(line)}

@@ -26,9 +26,11 @@ THREADS = 4
 
 
 def is_of(name: str, packages: Collection[str]) -> bool:
-    """Whether a library belongs to one of these packages: libcublas.so.12 to nvidia-cublas-cu12."""
+    """Whether a library belongs to one of these packages: libcublas.so.12 to nvidia-cublas-cu12. (torch has its own
+    finding, and torchmetrics no library.)"""
     stem = name.removeprefix("lib").partition(".")[0].partition("_")[0].lower()
-    return any(stem in package for package in packages)
+    part = {"cudart": "runtime"}.get(stem, stem)
+    return any(package.startswith("nvidia-") and part in package.split("-") for package in packages)
 
 
 class Library(TypedDict):
@@ -107,11 +109,11 @@ def _piece(cache: DigestCache, path: str, at: int) -> str:
     not an attacker's, and takes a quarter of SHA-1's time without its instructions."""
 
     def read_it(path: str) -> str:
-        cache.in_time()
         value, end = 0, at + PIECE
         with open(path, "rb", buffering=0) as file:
             file.seek(at)
             while (left := end - file.tell()) > 0 and (part := file.read(min(left, BUFFER))):
+                cache.in_time()
                 value = zlib.crc32(part, value)
         return f"{value:08x}"
 

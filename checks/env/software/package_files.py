@@ -49,14 +49,14 @@ def _place(folder: str) -> str:
     except (ImportError, ValueError):
         return ""
     places = list(spec.submodule_search_locations or ()) if spec else []
-    return places[0] if places else ""
+    return next(filter(os.path.isdir, places), "")  # of an editable install there may be none
 
 
 def _read(place: str, metadata: str, cache: DigestCache) -> PackageFiles:
     top = os.path.dirname(place)
-    recorded = _recorded(metadata) if os.path.samefile(top, os.path.dirname(metadata)) else {}
     digests: dict[str, str] = {}
     try:
+        recorded = _recorded(metadata) if os.path.samefile(top, os.path.dirname(metadata)) else {}
         for path in _python_files(place):
             cache.in_time()
             digests[os.path.relpath(path, top)] = cache.digest(path, "record", _as_recorded)

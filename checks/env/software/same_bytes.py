@@ -20,7 +20,6 @@ LIBRARY = Code(
 TOLD = 4
 OWN = "torch"
 """Its Python files are in the path of every training: a difference fails."""
-ByRank = Mapping[int, Any]
 
 
 def packages(

@@ -36,6 +36,7 @@ from preflight.check import (
     ranges,
     traits,
     vote,
+    words,
 )
 from preflight.checks.gpu.compute import plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
@@ -90,6 +91,7 @@ SLOW = Code(
     action=Action.NONE,
     see=("gpu.health", "gpu.released", "gpu.pcie"),
 )
+_FREE = "On that node: nvidia-smi shows who holds the other GPU's memory; end it, then run again: --only gpu.compute."
 FIX_OUTSIDE = (
     "See gpu.pcie, gpu.nvlink and gpu.topology: width and speed of the links, and whether the rank's CPUs and memory "
     "are on its GPU's NUMA node (numactl --show)."
@@ -141,6 +143,9 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if measured["error"]:
             text = f"{measured['error']}; expected a result"
             yield DEVICE_ERROR.fail(text, uuid=measured["uuid"], **run.job.where(rank))
+        if untried := measured.get("no_memory"):
+            text = f"not measured: {words.some(untried, 2, '; ', '; ')}; expected free memory there"
+            yield SLOW.not_measured(text, fix=_FREE, **run.job.where(rank))
     yield from _wrong(facts, run)
     yield from _unstable(facts, run)
     sound = {

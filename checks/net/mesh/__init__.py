@@ -204,11 +204,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places = {rank: reading["switches"] for rank, reading in nodes.items()}
-    interfaces = {rank: reading["interface"] for rank, reading in nodes.items()}
+    places, interfaces = ({rank: its[key] for rank, its in nodes.items()} for key in ("switches", "interface"))
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
-    for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
-        yield from trouble.findings(run, places, interfaces)
+    troubles = (_connections(sure, nodes), *_measured(pairs, nodes, run))
+    found = [finding for trouble in troubles for finding in trouble.findings(run, places, interfaces)]
+    yield from found or losses.unsure(pairs, run)
     yield from counters.findings(nodes, run)
     if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
         yield _untried(left, pairs, run)

@@ -19,8 +19,9 @@ CHECKSUM = Code(
     "1 of 65,536 altered packets pass.",
     action=Action.NONE,
 )
-LINK_ERRORS = ("rx errs", "tx errs", "tx carrier")
-"""Of /proc/net/dev (Documentation/networking/statistics.rst of the kernel): on a sound link none rises in seconds.
+LINK_ERRORS = ("rx errs", "tx errs")
+"""Of /proc/net/dev (Documentation/networking/statistics.rst of the kernel), the sums of all kinds: on a sound link none
+rises in seconds.
 Drops and overruns do, where a host is busy or a queue short: they are only kept."""
 BIT_ERROR_RATE = 1e-12
 """What IEEE 802.3 allows; with error correction sound links have far fewer."""

@@ -1,9 +1,9 @@
 """Which nodes or pairs of net.mesh lose packets, by what each node resent to its partners."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from preflight.check import Action, Code, Run, Severity, option
+from preflight.check import Action, Code, Finding, Run, Severity, option, words
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.mesh.sent import SURE, Sent, is_suspect
@@ -22,6 +22,9 @@ LOSS = Code(
     "then look for what drops at random: policers (tc -s qdisc), rules (iptables -vnL), full tables (conntrack -S).",
     action=Action.NONE,
 )
+
+
+_AGAIN = "Run it again with more time: --only net.mesh --deadline 300."
 
 
 def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair], run: Run) -> PairTrouble:
@@ -45,6 +48,21 @@ def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair],
         ),
         many="packets are lost", evidence=evidence_of(nodes, evidence),
     )  # fmt: skip
+
+
+def unsure(pairs: Mapping[Pair, Seen], run: Run) -> Iterator[Finding]:
+    """Nodes that had to send again and again, and for which there was no time for a second look at any partner."""
+    limit = run[LOST_SHARE]
+    verdicts = {pair: _is_bad(what, limit) for pair, what in pairs.items() if "sent" in what}
+    known = {node for pair, is_bad in verdicts.items() if is_bad is not None for node in pair}
+    left = [pair for pair in verdicts if not known & set(pair) and is_suspect(Sent(*pairs[pair]["sent"]))]
+    if left:
+        first = Sent(*pairs[left[0]]["sent"])
+        nodes = words.some(dict.fromkeys(run.job.node_of(rank).node for pair in left for rank in pair), 4)
+        text = (
+            f"whether packets are lost between {nodes} is not known: {first.lost:,} of {first.segments:,} were resent"
+        )
+        yield LOSS.not_measured(f"{text} in bulk, expected a second look, for which there was no time", fix=_AGAIN)
 
 
 def _in_bursts(what: Seen) -> Sent:

@@ -26,7 +26,8 @@ FILE_MAX = Code(
 )
 PID_MAX = Code(
     "The node can start few further processes and threads, of all users.",
-    fix="On that node: ps -eLf shows who has them; sysctl -w kernel.pid_max={expected} kernel.threads-max={expected}.",
+    fix="On that node: ps -eLf shows who has them; sysctl kernel.pid_max kernel.threads-max: raise the smaller one "
+    "to {expected} (pid_max at most to 4194304).",
 )
 DEFAULT_PORTS = "32768 60999"
 CONNECTIONS_A_RANK, LEAST_TRACKED = 64, 1000

@@ -145,7 +145,7 @@ class FolderCalls:
         """The same for reading, and whether it is what was written; from the disk or server if the kernel drops its
         cache of the file."""
         self._call("open")
-        done, start = 0, time.monotonic()
+        done, start, checked_s = 0, time.monotonic(), 0.0
         path, wrong = os.path.join(self.tree, name), None
         try:
             with open(path, "rb", buffering=0) as file:
@@ -153,20 +153,22 @@ class FolderCalls:
                 self._call("read")
                 start = time.monotonic()
                 while (piece := file.read(PIECE)) and time.monotonic() < start + within_s:
+                    came = time.monotonic()
                     wrong = wrong or _wrong_byte(path, done, piece, self._expected(done, len(piece)))
+                    checked_s += time.monotonic() - came
                     done += len(piece)
+            seconds = time.monotonic() - start - checked_s
             self._call("unlink")
-            seconds = time.monotonic() - start
             os.unlink(path)
         except OSError as error:
             return {"failed": _failed(self._now, error)}
         return {"read": done, "read_s": seconds, "wrong": wrong}
 
-    def _expected(self, at: int, size: int) -> memoryview:
-        """What was written there; a read may end in the middle of a piece."""
+    def _expected(self, at: int, size: int) -> bytes:
+        """What was written there; a read may end in the middle of a piece. (Bytes are compared with a memoryview one
+        by one.)"""
         begin = at % PIECE
-        end = begin + size
-        return memoryview(self._piece if end <= PIECE else self._piece * 2)[begin:end]
+        return self._piece if (begin, size) == (0, PIECE) else (self._piece * 2)[begin : begin + size]
 
     def remove(self) -> Found:
         """Removes the tree; yields what could not be removed."""
@@ -179,7 +181,7 @@ class FolderCalls:
         shutil.rmtree(self.tree, ignore_errors=True)
 
 
-def _wrong_byte(path: str, at: int, read: bytes, written: bytes | memoryview) -> WrongByte | None:
+def _wrong_byte(path: str, at: int, read: bytes, written: bytes) -> WrongByte | None:
     if read == written:
         return None
     first = next((place for place, pair in enumerate(zip(read, written, strict=False)) if pair[0] != pair[1]), None)

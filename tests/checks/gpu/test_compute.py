@@ -207,6 +207,14 @@ def test_a_wrong_p2p_copy_names_both_gpus() -> None:
     )
 
 
+def test_a_path_to_a_gpu_whose_memory_is_in_use_is_no_pass() -> None:
+    facts = sound()
+    facts[5]["no_memory"] = ["P2P copies with GPU-6: CUDA out of memory"]
+    (found,) = judge(facts)
+    assert found["not_measured"] and found["where"] == {"node": "node-0", "rank": 5}
+    assert found["message"] == "not measured: P2P copies with GPU-6: CUDA out of memory; expected free memory there"
+
+
 def test_the_summary_shows_the_range() -> None:
     facts = sound()
     facts[0]["not_measured"] = ["P2P copies: why"]
