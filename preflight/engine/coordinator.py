@@ -278,11 +278,12 @@ class Coordinator:
 
     def _refuse_foreign(self) -> None:
         """At the end: what could not be known before. A rank answers each step once, so where something else has
-        answered for it its own outcome came second. Raises ForeignWriter."""
+        answered for it its own outcome came second (a rank that was given up may still answer). Raises
+        ForeignWriter."""
         self._heartbeats.refuse_foreign()
         more = self.loop.fetch([log.next_key for log in self._done], SMALL_AT_ONCE)
         for log, text in zip(self._done, more, strict=True):
-            if text is not None and not self._heartbeats.lost:  # one that was given up may still answer
+            if text is not None and not self._heartbeats.lost.keys() & self.membership.present.keys():
                 store_messages.foreign(log.next_key, text, "one outcome per rank")
         self.loop.refuse_changed()
 

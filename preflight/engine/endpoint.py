@@ -17,6 +17,8 @@ LOOK_UP_S = 10.0
 """Time for a lookup: a DNS server that does not answer is asked twice, 5 s each (resolv.conf(5))."""
 COMES_BACK_S = 1.0
 """Time for a connection to come back to this host, per address."""
+FORWARDED_S = 12.0
+"""Time until a balancer or a Kubernetes Service has seen that the port is served, and forwards to it."""
 UNSERVED_S, AGAIN_S = 3.0, 0.2
 """How long nothing may listen at the port of a node before a rank of it serves the store in rank 0's place; and the
 pause between two looks. Containers on one host may each think that rank 0 is elsewhere."""
@@ -32,7 +34,8 @@ def astray(loop: EventLoop, here: LaunchIdentity) -> str:
     not come back here either (an address of a load balancer, or a translated one, may). "" if it leads here, if it has
     no address at all, or if nobody can tell."""
     host, port = here.master_addr, here.master_port or 0
-    found = loop.ask(lambda: _look(host, port), LOOK_UP_S + COMES_BACK_S * 2 * tcp.MOST_ADDRESSES).value_or({})
+    within_s = LOOK_UP_S + FORWARDED_S + COMES_BACK_S * 2 * tcp.MOST_ADDRESSES
+    found = loop.ask(lambda: _look(host, port), within_s).value_or({})
     if not found.get("addresses") or found["is_own"] or found["comes_back"] is not False:
         return ""
     own = ", ".join(host_addresses()[:LISTED])
@@ -46,9 +49,10 @@ def astray(loop: EventLoop, here: LaunchIdentity) -> str:
 
 def is_left_to_us(loop: EventLoop, here: LaunchIdentity) -> bool:
     """On another rank: whether MASTER_ADDR names this node, rank 0 is on another one, and nothing serves the port. The
-    lowest rank of a node has LOCAL_RANK 0, so if that is not rank 0, rank 0 is elsewhere."""
+    lowest rank of a node has LOCAL_RANK 0, so if that is not rank 0, rank 0 is elsewhere. (Not so on node 0, where each
+    rank may have been given a GPU, and LOCAL_RANK 0, of its own.)"""
     host, port = here.master_addr, here.master_port or 0
-    if here.local_rank != 0 or not here.rank or is_everywhere(host):
+    if not _is_first_of_another_node(here) or is_everywhere(host):
         return False
     return bool(loop.ask(lambda: _unserved(host, port), LOOK_UP_S + 2 * UNSERVED_S).value_or({}).get("unserved"))
 
@@ -56,12 +60,16 @@ def is_left_to_us(loop: EventLoop, here: LaunchIdentity) -> bool:
 def goes_nowhere(here: LaunchIdentity) -> str:
     """On a rank that has not reached the store: says that MASTER_ADDR is this node itself, as on every node, while rank
     0 is elsewhere; else ""."""
-    if here.agent_store or here.local_rank != 0 or not here.rank or not is_everywhere(here.master_addr):
+    if here.agent_store or not _is_first_of_another_node(here) or not is_everywhere(here.master_addr):
         return ""
     return (
         f"MASTER_ADDR is {here.master_addr}, which is {here.node_name} itself there, and rank {here.rank} is its first "
         "rank (LOCAL_RANK 0), so rank 0 is on another node; expected that node"
     )
+
+
+def _is_first_of_another_node(here: LaunchIdentity) -> bool:
+    return here.local_rank == 0 and bool(here.rank and here.node_rank)
 
 
 def is_everywhere(host: str) -> bool:
@@ -90,42 +98,62 @@ def _is_own(targets: dict[str, tcp.Target]) -> bool:
 
 
 def _comes_back(targets: dict[str, tcp.Target], port: int) -> bool | None:
-    """None if this host may not listen there: then the store's own process says why."""
+    """None if this host may not listen there: then the store's own process says why. A balancer begins to forward some
+    seconds after the port is served; who keeps a connection that has not come here is another host."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
     try:
-        server = socket.create_server(("", port), backlog=4096)
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=4096)
     except OSError:
         return None
-    token = os.urandom(16)
+    end = time.monotonic() + FORWARDED_S
     with server:
-        for family, place in targets.values():
-            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as client:
-                client.settimeout(COMES_BACK_S)
-                client.connect(place)
-                client.sendall(token)
-                if _arrives(server, token):
-                    return True
-    return False
+        while True:
+            ways = [_way(server, target) for target in targets.values()]
+            if "here" in ways or "elsewhere" in ways or time.monotonic() > end:
+                return "here" in ways
+            time.sleep(AGAIN_S)
+
+
+def _way(server: socket.socket, target: tcp.Target) -> str:
+    """Where a connection to this target arrives: "here", "elsewhere", or "" if nobody keeps it."""
+    family, place = target
+    token = os.urandom(16)
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as client:
+        client.settimeout(COMES_BACK_S)
+        client.connect(place)
+        client.sendall(token)
+        if _arrives(server, token):
+            return "here"
+        client.setblocking(False)
+        try:
+            return "elsewhere" if client.recv(1) else ""
+        except BlockingIOError:
+            return "elsewhere"
+    return ""
 
 
 def _arrives(server: socket.socket, token: bytes) -> bool:
-    """Whether one of the connections that come brings the token: other ranks may come as well."""
+    """Whether one of the connections that come brings the token: other ranks may come as well, and strangers."""
     end, ends = time.monotonic() + COMES_BACK_S, list[socket.socket]()
     with contextlib.ExitStack() as opened:
         while (left_s := end - time.monotonic()) > 0:
             for ready in select.select([server, *ends], [], [], left_s)[0]:
                 if ready is server:
                     ends.append(opened.enter_context(server.accept()[0]))
-                elif ready.recv(len(token)) == token:
-                    return True
-                else:
-                    ends.remove(ready)
+                    continue
+                with contextlib.suppress(OSError):
+                    if ready.recv(len(token)) == token:
+                        return True
+                ends.remove(ready)
     return False
 
 
 def _unserved(host: str, port: int) -> dict[str, bool]:
+    """A name with an address of another node, too (a headless Service), may mean that one."""
     _, targets, _ = tcp.resolve(host, port)
     end = time.monotonic() + UNSERVED_S
-    while _is_own(targets) and not _is_served(targets):
+    while targets and all(_is_own({text: to}) for text, to in targets.items()) and not _is_served(targets):
         if time.monotonic() >= end:
             return {"unserved": True}
         time.sleep(AGAIN_S)

@@ -96,6 +96,8 @@ class Heartbeats:
         keys = [store_keys.beat(self._membership.run_id, rank) for rank in ranks]
         beats = dict(zip(ranks, self._loop.fetch(keys, SMALL_AT_ONCE), strict=True))
         for rank, key, text in zip(ranks, keys, beats.values(), strict=True):
+            if text is None and self._highest.get(rank):
+                store_messages.foreign(key, "", "a sign of life as before")
             number = store_messages.beat(text, key) if text is not None else 0
             self._highest[rank] = max(number, self._highest.get(rank, 0))  # an old one that is written again is none
         numbers = {rank: str(self._highest[rank]) for rank in ranks}

@@ -1,17 +1,20 @@
 """Which job a process belongs to, so that two jobs that meet at one port can tell each other apart."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from preflight.sdk.files import read, stat_of
 
 MPI_JOBS = ("PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID")
+ARRAY = "SLURM_ARRAY_JOB_ID"
 SCHEDULER_JOBS = {
-    "SLURM_HET_JOB_ID": "Slurm job", "SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job",
+    "SLURM_HET_JOB_ID": "Slurm job", ARRAY: "Slurm job", "SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job",
+    "LSB_JOBID": "LSF job",
 }  # fmt: skip
-"""A heterogeneous job of Slurm has a number of its own, and one for each part (sbatch(1)); the first that is set
-counts."""
+"""A heterogeneous job of Slurm has a number of its own, and one for each part (sbatch(1)), an array one for each task;
+the first that is set counts: one world may span the parts, or the tasks."""
 NO_RUN_ID = "none"
 """torchrun's own default for --rdzv-id."""
 OF_ONE_LAUNCH = ("Slurm step", "MPI job", "torchrun run")
@@ -52,13 +55,15 @@ def named(launcher: str, environ: Mapping[str, str]) -> tuple[str, str]:
     if launcher in ("torchrun", "own"):
         run = environ.get("TORCHELASTIC_RUN_ID", NO_RUN_ID)
         return ("", "") if run == NO_RUN_ID else ("torchrun run", run)
-    scheduler = next((name for name in SCHEDULER_JOBS if environ.get(name)), "")
+    of_step = {ARRAY} if launcher == "slurm" else set()  # each task's steps count from 0
+    scheduler = next((name for name in SCHEDULER_JOBS if environ.get(name) and name not in of_step), "")
     if launcher == "slurm" and scheduler:
         return "Slurm step", f"{environ[scheduler]}.{environ.get('SLURM_STEP_ID', '')}"
     job = next((environ[name] for name in MPI_JOBS if environ.get(name)), "") if launcher == "mpi" else ""
     if job:
         return "MPI job", job
-    return (SCHEDULER_JOBS[scheduler], environ[scheduler]) if scheduler else ("", "")
+    number = re.sub(r"\[\d*\]", "", environ.get(scheduler, ""))  # PBS writes a task of an array so: 12[3].host
+    return (SCHEDULER_JOBS[scheduler], number) if scheduler else ("", "")
 
 
 def is_other_job(ours: JobOwner, theirs: JobOwner) -> bool:
@@ -80,7 +85,7 @@ def is_other_launcher(ours: str, theirs: str) -> bool:
     return bool(ours and theirs) and same_place and ours != theirs
 
 
-def told(job: JobOwner) -> str:
+def described(job: JobOwner) -> str:
     """ "Slurm step 78.0 (process 42 on gpu-1)"."""
     return f"{called(job)} (process {job['pid']} on {job['node']})"
 

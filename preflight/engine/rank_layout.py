@@ -52,7 +52,7 @@ def from_environ(launcher: str, environ: Mapping[str, str], rank: int | None) ->
 def nodes_of_missing(layout: RankLayout, world_size: int, seats: Mapping[int, Seat]) -> dict[str, list[int]]:
     """Ranks that never came, by the node on which each was to run, where that is known. `seats`: of those that came."""
     missing = [rank for rank in range(world_size) if rank not in seats]
-    places = _by_tasks(layout, world_size, seats) or _beside(layout, seats)
+    places = _by_tasks(layout, world_size, seats) or _beside(layout, world_size, seats)
     if not layout.tasks:
         places |= _by_hosts(layout, world_size, seats, [rank for rank in missing if rank not in places])
     found: dict[str, list[int]] = {}
@@ -80,10 +80,11 @@ def _cyclic(hosts: Sequence[str], tasks: Sequence[int]) -> list[str]:
     return [host for turn in rounds for host, count in zip(hosts, tasks, strict=True) if turn < count]
 
 
-def _beside(layout: RankLayout, seats: Mapping[int, Seat]) -> dict[int, str]:
+def _beside(layout: RankLayout, world_size: int, seats: Mapping[int, Seat]) -> dict[int, str]:
     """On the nodes of ranks that came: LOCAL_RANK and LOCAL_WORLD_SIZE say which ranks are on them."""
     blocks = _blocks(layout, seats)
-    return {rank: node for node, block in blocks.items() for rank in block if rank not in seats}
+    of_job = ((node, block[: max(0, world_size - block.start)]) for node, block in blocks.items())
+    return {rank: node for node, block in of_job for rank in block if rank not in seats}
 
 
 def _blocks(layout: RankLayout, seats: Mapping[int, Seat]) -> dict[str, range]:
@@ -108,7 +109,8 @@ def _blocks(layout: RankLayout, seats: Mapping[int, Seat]) -> dict[str, range]:
 
 
 def _near(seats: Mapping[int, Seat], block: range) -> Iterable[tuple[int, Seat]]:
-    return ((rank, seats[rank]) for rank in block if rank in seats)
+    """LOCAL_WORLD_SIZE is any number that a variable holds: a block may be far larger than the job."""
+    return ((rank, seats[rank]) for rank in block[: max(seats) + 1] if rank in seats)
 
 
 def _by_hosts(layout: RankLayout, world_size: int, seats: Mapping[int, Seat], left: Sequence[int]) -> dict[int, str]:

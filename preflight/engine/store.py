@@ -91,8 +91,8 @@ def is_other_job(here: LaunchIdentity, theirs: JobOwner) -> bool:
 
 def shared_port(here: LaunchIdentity, theirs: JobOwner) -> str:
     """ "port 29755 on node0 is in use by Slurm step 78.0 (...), expected ..."."""
-    ours = job_owner.told(here.owner) if here.owner else "this job"
-    by = job_owner.told(theirs)
+    ours = job_owner.described(here.owner) if here.owner else "this job"
+    by = job_owner.described(theirs)
     return f"port {here.master_port} on {here.master_addr} is in use by {by}, expected only this job there, {ours}"
 
 

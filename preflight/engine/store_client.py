@@ -56,6 +56,8 @@ def connect(
 def _listen(address: str, port: int) -> socket.socket:
     """torch itself listens on all addresses, whatever host it is given. Raises ConnectionError."""
     try:
+        if port:
+            socket.create_server(("", port)).close()  # as torch's own store will, in the training
         return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
         raise ConnectionError(f"{address}:{port}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from None

@@ -6,6 +6,7 @@ Where ranks share a secret, store_seal.py has looked at who wrote it before.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -141,9 +142,14 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
 def _json(text: str, key: str, expected: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         foreign(key, text, expected)
 
@@ -175,7 +181,9 @@ def event(text: str, key: str) -> dict[str, Any]:
 
 def job(data: Mapping[str, Any], key: str) -> Job:
     """The job of a message that was read: each rank is on one node, or was to run on one. Raises ForeignWriter."""
-    world_size, placed = min(data["world_size"], MOST_RANKS), set[int]()
+    world_size, placed = data["world_size"], set[int]()
+    if world_size > MOST_RANKS:
+        foreign(key, str(world_size), f"at most {MOST_RANKS} ranks")
     for node in (*data["nodes"], *data.get("missing_on", ())):
         ranks = members(node["ranks"], key, world_size)
         if not ranks or not placed.isdisjoint(ranks):

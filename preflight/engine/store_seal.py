@@ -28,7 +28,7 @@ class Seal:
     """Signatures with a job's secret; with "" texts stay as they are."""
 
     def __init__(self, secret: str = "") -> None:
-        self._secret = secret.encode()
+        self._secret = os.fsencode(secret)
 
     def __bool__(self) -> bool:
         return bool(self._secret)

@@ -121,6 +121,8 @@ class Supervisor:
         except (
             Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached, ForeignWriter
         ) as why:  # fmt: skip
+            if self.astray and isinstance(why, (StoreLost, PortInUse, ForeignWriter)):  # another job's store is there
+                return self._end_alone(Astray(self.astray))
             return self._end_alone(self._by_a_limit(why))
         except (OSError, RuntimeError) as error:
             if isinstance(limit := self._by_a_limit(error), LimitReached):

@@ -55,7 +55,8 @@ def unsure(pairs: Mapping[Pair, Seen], run: Run) -> Iterator[Finding]:
     limit = run[LOST_SHARE]
     verdicts = {pair: _is_bad(what, limit) for pair, what in pairs.items() if "sent" in what}
     known = {node for pair, is_bad in verdicts.items() if is_bad is not None for node in pair}
-    left = [pair for pair in verdicts if not known & set(pair) and is_suspect(Sent(*pairs[pair]["sent"]))]
+    unseen = [pair for pair in verdicts if "in_bursts" not in pairs[pair] and is_suspect(Sent(*pairs[pair]["sent"]))]
+    left = [pair for pair in unseen if not known & set(pair)]
     if left:
         first = Sent(*pairs[left[0]]["sent"])
         nodes = words.some(dict.fromkeys(run.job.node_of(rank).node for pair in left for rank in pair), 4)

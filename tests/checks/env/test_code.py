@@ -205,7 +205,7 @@ def test_a_file_that_is_not_checked_out_is_not_looked_for(repository: Path) -> N
 def test_a_repository_without_a_commit(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     read = of_repository(str(tmp_path))
-    assert (read["commit"], read["digest"]) == (None, None) and read["unknown"]
+    assert (read["commit"], read["digest"], read["unknown"]) == (None, None, "")
 
 
 @pytest.mark.parametrize("text", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\7", b"x" * 200])

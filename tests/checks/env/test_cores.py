@@ -103,7 +103,11 @@ def test_ranks_that_are_bound_in_sound_ways(nodes: list[list[Cores]]) -> None:
     [
         (["0", "0", "1", "2"], "ranks 0-1 share core 0, while no rank of this job uses 61 cores (3-63)", {}),
         (["0-1"] * 4, "ranks 0-3 share 2 cores (0-1), while no rank of this job uses 62 cores (2-63)", {}),
-        (["0-7", "0-7", *EIGHT[1:4]], "ranks 0-1 share 8 cores (0-7), while 32 cores (32-63)", {}),
+        (
+            ["0-7", "0-7", *EIGHT[1:4]],
+            "ranks 0-1 share 8 cores (0-7), while no rank of this job uses 32 cores (32-63)",
+            {},
+        ),
         (["0-62"] * 3 + ["0"], "the rank may use core 0, expected 63 cores as on 3 of 4 ranks", {"rank": 3}),
         ([*EIGHT[:7], "56"], "the rank may use core 56, expected 8 cores as on 7 of 8 ranks", {"rank": 7}),
         ([*EIGHT[:7], "56-59"], "the rank may use 4 cores (56-59), expected 8 cores as on 7 of 8 ranks", {"rank": 7}),

@@ -366,7 +366,7 @@ def test_copies_to_a_peer_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(wrong["peer"], wrong["elements"]) for wrong in facts["wrong"]} == {("GPU-1", 1)}
     monkeypatch.setattr(torch, "zeros", raising(torch.OutOfMemoryError("CUDA out of memory.\nMore")))
     copies.with_peer(facts, CPU, CPU, 2**16, 0.0)
-    assert facts["not_measured"] == ["P2P copies with GPU-1: CUDA out of memory."]
+    assert facts["no_memory"] == ["P2P copies with GPU-1: CUDA out of memory."]
 
 
 @contextlib.contextmanager

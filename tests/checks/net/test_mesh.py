@@ -294,14 +294,25 @@ def test_a_pair_that_loses_blames_no_node_and_where_all_lose_none_is_named() -> 
         losing(9_000, 4, 0),  # 0.04 %
         losing(400, 1, 0),
         losing(2_000, 3, 9),  # copied on the way
-        {**GOOD, "sent": [30_000, 900, 4]},  # there was no time for a second look
         {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8},  # an old kernel
     ],
-    ids=["queue", "busy", "few", "rare", "one", "copied", "no time", "old kernel"],
+    ids=["queue", "busy", "few", "rare", "one", "copied", "old kernel"],
 )
 def test_resent_packets_that_are_no_loss_are_no_finding(seen: Seen) -> None:
     assert judged(with_pairs(cluster(4), to(2, 4), seen)) == []
     assert judged(with_pairs(cluster(4), itertools.permutations(range(4), 2), seen)) == []
+
+
+def test_packets_that_were_resent_without_a_second_look_are_no_pass_where_no_other_pair_tells() -> None:
+    unseen: Seen = {**GOOD, "sent": [30_000, 900, 4]}
+    assert (
+        judged(with_pairs(with_pairs(cluster(4), to(2, 4), unseen), [(0, 1), (1, 3), (3, 0)], losing(2_000, 0, 0)))
+        == []
+    )
+    (found,) = judged(with_pairs(cluster(4), itertools.permutations(range(4), 2), unseen))
+    assert (
+        found["not_measured"] and found["code"] == "net.mesh.loss" and "896 of 30,000 were resent" in found["message"]
+    )
 
 
 def test_who_lost_too_few_to_be_sure_is_no_witness_for_the_node() -> None:
