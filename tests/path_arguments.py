@@ -27,8 +27,8 @@ OPERANDS = {
 MORE = {
     ("run", "--post-token"): ["--post", "http://127.0.0.1:9/"], ("run", "--code"): ["--only", "env.software"],
     ("run", "--data"): ["--level", "standard", "--only", "data.sampler", "--deadline", "30"],
-    ("run", "--model"): ["--level", "full", "--only", "train.model", "--deadline", "150"],
-    ("run", "--checkpoint"): ["--level", "full", "--only", "train.checkpoint", "--deadline", "150"],
+    ("run", "--model"): ["--level", "full", "--only", "train.model", "--deadline", "60"],
+    ("run", "--checkpoint"): ["--level", "full", "--only", "train.checkpoint", "--deadline", "60"],
     ("show", "--config"): ["--judge"],
 }  # fmt: skip
 

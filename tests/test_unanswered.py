@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli import arguments
-from preflight.sdk import system_call, watch
+from preflight.sdk import files, system_call, watch
 from tests import fuse, path_arguments, running
 from tests.fuse import NUMBERS, SILENT, Call, File
 from tests.path_arguments import ALL, SLOW, in_slurm, words_of
@@ -131,3 +131,38 @@ def test_both_machines_have_the_calls_by_which_a_path_is_touched() -> None:
             *system_call.BY_DESCRIPTOR[machine].values()
         }
         assert not {*system_call.BY_PATH[machine]} & {*system_call.BY_DESCRIPTOR[machine]}
+
+
+PRINTS = "import os; from preflight.sdk import watch; watch.run(lambda: os._exit(print('x' * {}) or 0), 'it', [])"
+
+
+@pytest.mark.parametrize("letters", [200_000, 20_000_000])
+def test_a_command_whose_reader_has_gone_ends(letters: int) -> None:
+    printing = subprocess.Popen([sys.executable, "-c", PRINTS.format(letters)], stdout=-1, stderr=-1)
+    assert printing.stdout and printing.stdout.read(1) == b"x"
+    printing.stdout.close()
+    printing.wait(running.HUNG_S)
+
+
+def test_a_command_whose_reader_does_not_read_can_be_ended() -> None:
+    """All that it prints is in the pipes, or not yet: in both cases a signal is heard."""
+    printing = subprocess.Popen([sys.executable, "-c", PRINTS.format(100_000)], stdout=-1)
+    assert printing.stdout and printing.stdout.read(1) == b"x"
+    while os.path.exists(f"/proc/{printing.pid}/task/{printing.pid}/children") and _children(printing.pid):
+        pass  # its child has ended
+    printing.terminate()
+    assert printing.wait(running.HUNG_S) == -signal.SIGTERM
+
+
+def _children(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().strip()
+
+
+def test_a_writer_that_is_silent_is_no_dead_file_system(tmp_path: Path) -> None:
+    os.mkfifo(fifo := tmp_path / "fifo")
+    reader = subprocess.Popen(["cat", str(fifo)], stdout=subprocess.DEVNULL)
+    with fifo.open("w"):
+        while system_call.wait_of(reader.pid) is not None or files.state_of(reader.pid) != "S":
+            pass  # it is not in read(2) yet
+        assert system_call.wait_of(reader.pid) is None
+    reader.wait(running.HUNG_S)

@@ -277,9 +277,8 @@ class Coordinator:
             raise ForeignWriter(f"step {self._step} has an outcome of rank {rank}, expected none or one")
 
     def _refuse_foreign(self) -> None:
-        """At the end: what could not be known before. A rank answers each step once, so where something else has
-        answered for it its own outcome came second (a rank that was given up may still answer). Raises
-        ForeignWriter."""
+        """At the end: what could not be known before. A rank answers each step once, so where something else answered
+        for it its own outcome came second (one that was given up may still answer). Raises ForeignWriter."""
         self._heartbeats.refuse_foreign()
         more = self.loop.fetch([log.next_key for log in self._done], SMALL_AT_ONCE)
         for log, text in zip(self._done, more, strict=True):

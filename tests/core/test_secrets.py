@@ -193,3 +193,8 @@ def test_no_text_takes_long(unit: str) -> None:
     start = time.process_time()
     Scrubber({"A_TOKEN": "abcdefgh"}).text(text)
     assert time.process_time() - start < 5.0  # hours, if it does
+
+
+def test_a_secret_variable_may_be_any_bytes() -> None:
+    value = b"caf\xe9-0123456789".decode(errors="surrogateescape")
+    assert Scrubber({"DB_PASSWORD": value}).text(f"is {value}") == f"is {HIDDEN}"

@@ -111,3 +111,8 @@ def test_a_node_list(text: str, hosts: list[str]) -> None:
 )
 def test_tasks_per_node(text: str, tasks: list[int]) -> None:
     assert slurm.tasks_per_node(text) == tasks
+
+
+def test_a_local_size_that_cannot_be_costs_no_time() -> None:
+    seats = {rank: Seat("a", rank, 10**9) for rank in range(3)}
+    assert nodes_of_missing(rank_layout.RankLayout("torchrun"), 4, seats) == {"a": [3]}

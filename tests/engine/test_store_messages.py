@@ -138,6 +138,7 @@ def test_a_message_that_was_changed_is_taken_or_foreign_and_nothing_else(seed: i
         "", "{", "[" * 100_000, "null", "[]", "7", '{"event": "step"}', '{"event": "verdict", "exit_code": 0}',
         '{"event": "step", "step": 1, "order": {"source": {"kind": "file"}}}', '{"event": ["step"]}', "9" * 5000,
         json.dumps({"event": "step", "step": 1, "order": {**ORDER, "deadline_s": 1e300}}),
+        json.dumps({"event": "step", "step": 1, "order": {**ORDER, "deadline_s": 9}}).replace("9", "1e999"),
         '{"event": "abort", "step": NaN, "reason": ""}', '{"event": "abort", "step": true, "reason": ""}',
         f"{BROKEN}a value that is not signed", "\ud800",
     ],
@@ -152,6 +153,11 @@ def test_a_job_with_ranks_that_cannot_be_is_foreign(ranks: str) -> None:
     job = {**JOB, "nodes": [{**JOB["nodes"][0], "ranks": ranks}]}
     with pytest.raises(ForeignWriter):
         store_messages.job(job, "key")
+
+
+def test_a_job_of_more_ranks_than_there_are_is_foreign() -> None:
+    with pytest.raises(ForeignWriter):
+        store_messages.job({**JOB, "world_size": 10**15}, "key")
 
 
 def test_two_nodes_with_one_rank_are_foreign() -> None:

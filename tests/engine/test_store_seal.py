@@ -65,3 +65,8 @@ def test_a_secret_that_could_be_guessed_is_refused() -> None:
     assert store_seal.of({SECRET: store_seal.new_secret()})
     with pytest.raises(UsageError, match="has 4 characters, expected 16 or more"):
         store_seal.of({SECRET: "1234"})
+
+
+def test_a_secret_may_be_any_bytes() -> None:
+    secret = b"\xe9 is no UTF-8, and long".decode(errors="surrogateescape")
+    assert Seal(secret).open("key", Seal(secret).close("key", "text").encode()) == "text"
