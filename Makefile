@@ -20,9 +20,8 @@ WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorc
 .PHONY: clean
 
 preflight: $(VENV)/.installed
-	@# What torchrun would set, and what torch would warn about: so the screen shows only preflight's output.
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONWARNINGS='ignore:Failed to initialize NumPy' \
-		$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
+	@# What torchrun would set, and warn about: so the screen shows only preflight's output.
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
 
 # Each worker of pytest would compile all tests again where Python may not keep what it has compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -98,8 +97,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
-	@# Apart from the rest: preflight needs no NumPy, and most tests run without it. Tests that need it find it here.
-	$(INSTALL) --upgrade --target $(VENV)/numpy numpy
 	@# Other projects' loaders and their dependencies, without torch: see tests/checks/data/test_wrappers.py.
 	$(INSTALL) --upgrade --no-deps --target $(VENV)/wrappers $(WRAPPERS)
 	@# The oldest supported version, for tests/checks/gpu/test_reading.py.

@@ -36,7 +36,7 @@ def make(folder: Path, form: str, size: int) -> Path:
             torch.save(tensors, folder / f"pytorch_model-{number + 1:05}-of-{max(1, size // piece):05}.bin")
             tensors.clear()
         elif form == "safetensors":
-            sys.path += [str(ROOT / ".venv" / name) for name in ("wrappers", "numpy")]
+            sys.path += [str(ROOT / ".venv" / "wrappers")]
             from safetensors.torch import save_file
 
             save_file(tensors, folder / f"model-{number + 1:05}-of-{max(1, size // piece):05}.safetensors")

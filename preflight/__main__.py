@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import NoReturn
 
 INTERRUPTED, UNFINISHED = 130, 3
 """Exit codes after Ctrl-C: the shell's, for commands about a job; and preflight's own."""
@@ -10,14 +11,30 @@ INTERRUPTED, UNFINISHED = 130, 3
 def command() -> None:
     open_missing_descriptors()
     try:
+        from preflight.sdk import watch
+
+        name = "".join(sys.argv[1:2])
+        if name in watch.WATCHED:
+            watch.run(_command, name, sys.argv[2:])
+        _command()
+    except KeyboardInterrupt:
+        _interrupted()
+
+
+def _command() -> NoReturn:
+    try:
         from preflight.cli.main import main
 
         main(sys.argv[1:])
     except KeyboardInterrupt:
-        end_interrupted(sys.argv[1:2] in (["debug"], ["explain"]))
+        _interrupted()
 
 
-def end_interrupted(for_a_job: bool = False) -> None:
+def _interrupted() -> NoReturn:
+    end_interrupted(sys.argv[1:2] in (["debug"], ["explain"]))
+
+
+def end_interrupted(for_a_job: bool = False) -> NoReturn:
     """Exits on Ctrl-C while nothing has started that needs cleaning up; a second Ctrl-C changes nothing."""
     import select
     import signal

@@ -12,7 +12,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -173,6 +173,11 @@ class Code:
     action: Action = Action.FIX_CONFIG
     """What an operator does about it; a finding may override it. It is none for a finding of severity info, and for one
     without a culprit if the action is done to a node."""
+    see: tuple[str, ...] = ()
+    """Checks and families that measure what the fix sends the reader to. Where they have run, the fix says what they
+    found at the culprit (preflight/results/already_measured.py)."""
+    cleared: str = ""
+    """The fix where the first of these has run, and none that has run has found anything there; "" keeps `fix`."""
 
     def fail(self, message: str, **details: Any) -> "Finding":
         """The job cannot run or computes wrongly. For `details` see `finding`."""
@@ -185,6 +190,11 @@ class Code:
     def info(self, message: str, **details: Any) -> "Finding":
         """Worth knowing; does not change the verdict."""
         return self.finding(Severity.INFO, message, **details)
+
+    def not_measured(self, message: str, **details: Any) -> "Finding":
+        """A part of the check was not measured; `message` says which, and why. Unless it found something worse, the
+        check is then a skip, which --strict fails on: what was not measured does not pass."""
+        return replace(self.info(message, **details), not_measured=True)
 
     def finding(
         self,
@@ -209,7 +219,9 @@ class Code:
         action = action or self.action
         if severity is Severity.INFO or (action in TO_A_NODE and not culprit):
             action = Action.NONE
-        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text, action)
+        cleared = "" if fix else _filled(self.cleared, {**proof, **culprit})
+        who = ranges.to_text(noticed_by)
+        return Finding(severity, self, message, culprit, who, proof, text, action, cleared=cleared)
 
 
 def _filled(fix: str, known: Mapping[str, Any]) -> str:
@@ -219,7 +231,7 @@ def _filled(fix: str, known: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something found: made by `Code.fail`, `Code.warn` and `Code.info`."""
+    """Something found: made by `Code.fail`, `Code.warn`, `Code.info` and `Code.not_measured`."""
 
     severity: Severity
     code: Code
@@ -229,6 +241,10 @@ class Finding:
     evidence: dict[str, Any]
     fix: str
     action: Action
+    not_measured: bool = False
+    """Whether it says that a part of the check was not measured."""
+    cleared: str = ""
+    """Of its code; "" where the finding has a fix of its own."""
 
 
 class Page(Protocol):

@@ -35,6 +35,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A timer that a test has left ends this process in a later one, without a word."""
+    yield
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert not left_s, f"{item.name} leaves a timer, which would end this process in {left_s:.0f} s"
+
+
 @pytest.fixture
 def two() -> Iterator[list[Host]]:
     with cluster(2) as hosts:

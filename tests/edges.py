@@ -16,8 +16,6 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 TOOLS = ("pytest", "pytest-xdist", "jsonschema")
 """What the tests need; of the versions in constraints.txt."""
-NUMPY = "numpy"
-"""In a folder of this name, as `make .venv/.dev` has it: preflight needs no NumPy, and some tests do."""
 NEWEST_MINOR = 30
 """Python 3.N is looked for up to here."""
 DONE = "installed.txt"
@@ -74,18 +72,17 @@ def _pyenv() -> Path:
 
 def install(edge: str, folder: Path) -> None:
     """Into this folder, what is not there yet. Raises CannotInstall."""
-    path, wanted, numpy = python(edge), [*dependencies(edge), *pinned(*TOOLS)], pinned(NUMPY)
-    asked = "\n".join([path, *wanted, *numpy])
+    path, wanted = python(edge), [*dependencies(edge), *pinned(*TOOLS)]
+    asked = "\n".join([path, *wanted])
     done = folder / DONE
     if edge == "floor" and done.is_file() and done.read_text() == asked:
         return
     done.unlink(missing_ok=True)
     _run([path, "-m", "venv", "--clear", str(folder)] if edge == "floor" else [path, "-m", "venv", str(folder)])
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for words in (["-e", str(ROOT), *wanted], ["--target", str(folder / NUMPY), *numpy]):
-        if not _run([*command, "--upgrade", *words]):
-            own = path if edge == "newest" else f"Python {'.'.join(map(str, least_python()))}"
-            raise CannotInstall(f"{' '.join(words[2:])} cannot be installed for {own} here, pip says why above")
+    if not _run([*command, "--upgrade", "-e", str(ROOT), *wanted]):
+        own = path if edge == "newest" else f"Python {'.'.join(map(str, least_python()))}"
+        raise CannotInstall(f"{' '.join(wanted)} cannot be installed for {own} here, pip says why above")
     done.write_text(asked)
 
 

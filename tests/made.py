@@ -36,11 +36,12 @@ def finding(
     evidence: Mapping[str, Any] | None = None,
     fix: str = "mend it",
     action: str = "",
+    not_measured: bool = False,
     **where: Any,
 ) -> Reported:
     return Reported(
         severity=severity, code=code, message=message, where=where, noticed_by=noticed_by,
-        evidence=dict(evidence or {}), fix=fix, action=action,
+        evidence=dict(evidence or {}), fix=fix, action=action, not_measured=not_measured,
     )  # fmt: skip
 
 

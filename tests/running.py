@@ -67,9 +67,7 @@ class Finished:
     def report_named(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         assert path.exists(), f"no {name} was written: {self.told()}"
-        loaded: dict[str, Any] = json.loads(path.read_text())
-        jsonschema.validate(loaded, SCHEMA)
-        return loaded
+        return load(path)
 
     def check(self, id_: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["check"] == id_)
@@ -88,6 +86,13 @@ class Finished:
         return f"exit codes {self.exit_codes}, {self.seconds:.1f} s\n{self.output}"
 
 
+def load(path: Path) -> dict[str, Any]:
+    """A report, valid by the schema."""
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    jsonschema.validate(loaded, SCHEMA)
+    return loaded
+
+
 def environment(**more: str) -> dict[str, str]:
     """A clean one: nothing of the launcher that may run the tests themselves. Modules are compiled once, and not by
     each of the thousand processes that the tests start."""
@@ -98,6 +103,12 @@ def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
     paths = [str(ROOT), str(PLUGINS)]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def without_numpy(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of a rank for which NumPy is not installed. `environ`: with a PYTHONPATH."""
+    folder = ROOT / "tests" / "absent" / "without_numpy"
+    return {**environ, "PYTHONPATH": f"{folder}{os.pathsep}{environ['PYTHONPATH']}"}
 
 
 free_port = local_launch.free_port
@@ -308,6 +319,13 @@ def run_torchrun(
 def _arguments(folder: Path, arguments: Sequence[str], deadline_s: float) -> list[str]:
     ours = ["--report", str(folder), "--deadline", str(deadline_s)]
     return [*arguments, *(ours if "--json" not in arguments else ours[2:])]
+
+
+def await_file(path: Path, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)  # nobody tells of a file
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ def strike(event, arguments):
 sys.addaudithook(strike)
 runpy.run_module("preflight", run_name="__main__", alter_sys=True)
 """
-"""Ctrl-C at an event of Python's: "import preflight.cli.main", "tempfile.mkdtemp"."""
+"""Ctrl-C at an event of Python's: "import preflight.cli.main", "os.fork" (of the process that makes the folder)."""
 DEBUG = ("debug", "--", sys.executable, "-c", "import time; time.sleep(1000)")
 
 
@@ -32,7 +32,7 @@ def interrupted(moment: str, words: Sequence[str], folder: Path) -> tuple[int, s
     [
         ("import preflight.cli.main", ("list",), 3, "interrupted"),
         ("import preflight.debug.job", DEBUG, 130, "interrupted"),
-        ("tempfile.mkdtemp", DEBUG, 130, "debug: SIGINT came before the job was started"),
+        ("os.fork", DEBUG, 130, "debug: SIGINT came before the job was started"),
     ],
 )
 def test_ctrl_c_at_once_is_one_sentence(

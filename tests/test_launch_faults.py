@@ -12,6 +12,7 @@ import pytest
 
 from tests import running
 from tests.faults import ELSEWHERE
+from tests.hosts import cluster, needs_hosts
 from tests.running import Finished
 
 DEADLINE_S = 120
@@ -42,7 +43,7 @@ def test_a_rank_that_never_starts_is_named_and_one_that_comes_late(tmp_path: Pat
         run = running.Run(tmp_path)
         for rank in (0, 1):
             run.start_rank(rank, [*words, "--report", str(tmp_path), "--deadline", "30"], ranks[rank])
-        _await(begun)
+        running.await_file(begun)
         run.start_rank(2, [*words, "--deadline", "30"], ranks[2])
         store.wait(["preflight/arrivals/3"], ARRIVE)
         came.touch()
@@ -54,13 +55,6 @@ def test_a_rank_that_never_starts_is_named_and_one_that_comes_late(tmp_path: Pat
     assert finished.report["job"]["missing_ranks"] == "2-3", told
     assert finished.check("comm.all_reduce")["status"] == "pass", told
     assert finished.exit_codes == [1, 1, 1] and finished.left_over == [], told
-
-
-def _await(path: Path) -> None:
-    end = time.monotonic() + ARRIVE.total_seconds()
-    while not path.exists():
-        assert time.monotonic() < end, f"{path.name} never came"
-        time.sleep(0.01)  # nobody tells of a file
 
 
 @pytest.mark.more
@@ -108,8 +102,9 @@ def test_a_slow_rank_beside_a_duplicate_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_rank_0(tmp_path: Path) -> None:
-    """Both would lead: the later one finds that the first one does."""
-    finished = run_after_arrivals(tmp_path, [1, 0, 0], [], world=2)
+    """Both would lead: the later one finds that the first one does. Rank 1 comes last: with it the job could end before
+    the second rank 0 had come, which then is the first of another attempt."""
+    finished = run_after_arrivals(tmp_path, [0, 0], [1], world=2)
     assert ELSEWHERE["duplicate_rank_0"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 3, finished.told()
@@ -117,8 +112,10 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
 
 @pytest.mark.more
 def test_two_processes_with_rank_0_and_none_with_rank_1(tmp_path: Path) -> None:
-    """Each would serve the store: the later one finds that the first one does, and comes to it."""
-    finished = running.run_ranks(tmp_path, running.plain_ranks(2)[:1] * 2, "--only", "env.launch", deadline_s=30)
+    """Each would serve the store: the later one finds that the first one does, and comes to it. One process has started
+    both (`cold`): else they would be two launches."""
+    ranks = running.plain_ranks(2)[:1] * 2
+    finished = running.run_ranks(tmp_path, ranks, "--only", "env.launch", deadline_s=30, cold=True)
     told = finished.told()
     assert ELSEWHERE["rank_0_twice"].is_told_by(finished.findings()), told
     lost, twice = sorted(finished.findings(), key=lambda finding: "duplicate" in finding["code"])
@@ -140,7 +137,7 @@ def test_a_rank_0_whose_store_does_not_start_sees_another_one(tmp_path: Path) ->
     ) as other:
         assert other.stdout and other.stdin
         other.stdout.readline()
-        finished = running.run_ranks(tmp_path, ranks, "--only", "comm.init", deadline_s=30)
+        finished = running.run_ranks(tmp_path, ranks, "--only", "comm.init", deadline_s=30, cold=True)
         other.kill()
     (found,) = finished.findings(finished.report_named("report.rank-0.json"))
     assert ELSEWHERE["rank_0_twice_and_silent"].is_told_by([found]), finished.told()
@@ -226,3 +223,50 @@ def test_a_rank_whose_torch_cannot_be_imported_says_so_itself(tmp_path: Path) ->
     assert "TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL" in own[0]["message"], told
     assert [(f["code"], f["where"]) for f in finished.findings()] == [("preflight.run.lost", {"rank": 1})], told
     assert finished.exit_codes == [1, 1] and finished.left_over == [], told
+
+
+@needs_hosts
+def test_a_slurm_task_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
+    """So that a job can be requeued without it. As a node's slurmd that starts no process."""
+    step = {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "node-[0-2]",
+        "SLURM_STEP_NODELIST": "node-[0-2]", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
+        "MASTER_ADDR": "host-a", "MASTER_PORT": str(running.free_port()),
+    }  # fmt: skip
+    run = running.Run(tmp_path, 30)
+    with cluster(1) as (host,):
+        for rank in (0, 1, 2, 3, 4):
+            place = {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank // 2), "SLURM_LOCALID": str(rank % 2)}
+            env = running.environment(**step, **place, SLURMD_NODENAME=f"node-{rank // 2}")
+            words = ["--only", "env.launch", "--report", str(tmp_path), "--deadline", "30"]
+            if rank != 3:
+                run.start_rank(rank, words, env, host=host)
+        finished = run.finish()
+    found = finished.findings()
+    assert ELSEWHERE["task_never_starts"].is_told_by(found), finished.told()
+    assert sorted((f["where"]["node"], f["where"]["rank"]) for f in found) == [("node-1", 3), ("node-2", 5)]
+    bad = running.run_to_end(running.preflight("nodes", str(tmp_path), "--bad", "--format", "slurm"))
+    assert bad.stdout == "node-[1-2]\n" and (tmp_path / "bad_nodes.txt").read_text() == "node-1\nnode-2\n"
+
+
+@needs_hosts
+def test_a_whole_node_that_never_comes_is_named_by_slurms_list(tmp_path: Path) -> None:
+    """Agents of torchrun, one a node. With most nodes missing none is: rank 0 or the network may be at fault."""
+    came_of_three, came_of_four = (0, 1), (0,)
+    for came, world, bad in ((came_of_three, 3, "node-2\n"), (came_of_four, 4, "")):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        run = running.Run(folder, 30)
+        common = {
+            "WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "host-a",
+            "MASTER_PORT": str(running.free_port()), "TORCHELASTIC_RUN_ID": "none",
+            "SLURM_JOB_NODELIST": f"node-[0-{world - 1}]",
+        }  # fmt: skip
+        with cluster(1) as (host,):
+            for rank in came:
+                place = {"RANK": str(rank), "GROUP_RANK": str(rank), "SLURMD_NODENAME": f"node-{rank}"}
+                words = ["--only", "env.launch", "--report", str(folder), "--deadline", "20"]
+                run.start_rank(rank, words, running.environment(**common, **place), host=host)
+            finished = run.finish()
+        assert {f["code"] for f in finished.findings()} == {"preflight.run.lost"}, finished.told()
+        assert (folder / "bad_nodes.txt").read_text() == bad, finished.told()

@@ -61,7 +61,7 @@ def test_two_ranks_on_one_host(name: str, tmp_path: Path) -> None:
         pytest.skip(f"needs {LAUNCHERS[name][0]}")
     if name == "deepspeed":
         pytest.importorskip("deepspeed", reason="no dependency: pip install deepspeed")
-    paths = (str(running.ROOT), *(str(running.ROOT / ".venv" / each) for each in ("wrappers", "numpy")))
+    paths = (str(running.ROOT), str(running.ROOT / ".venv" / "wrappers"))
     path = os.pathsep.join(paths if name == "accelerate" else paths[:1])
     module = "--module" if name == "deepspeed" else "-m"
     found = job(tmp_path, [*LAUNCHERS[name], module, "preflight", *OURS], PYTHONPATH=path)
@@ -71,7 +71,7 @@ def test_two_ranks_on_one_host(name: str, tmp_path: Path) -> None:
 def test_lightnings_own_launcher(tmp_path: Path) -> None:
     """It starts the second rank itself, and sets no RANK."""
     (tmp_path / "fit.py").write_text(LIGHTNING)
-    paths = (running.ROOT, *(running.ROOT / ".venv" / each for each in ("wrappers", "numpy")))
+    paths = (running.ROOT, running.ROOT / ".venv" / "wrappers")
     env = running.environment(PYTHONPATH=os.pathsep.join(map(str, paths)))
     done = running.run_to_end([sys.executable, "fit.py", "report"], env=env, cwd=tmp_path)
     lines = [line for line in done.stdout.splitlines() if line.endswith("preflight: PASS")]

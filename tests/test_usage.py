@@ -38,14 +38,11 @@ MISTAKES = [
     (["run", "--set", "comm.all_reduce.max_mib=many"], "expected a whole number of MiB"),
     (["run", "--set", "comm.al_reduce.max_mib=1"], "did you mean comm.all_reduce"),
     (["run", "--set", "comm.all_reduce.max_mib"], "expected ID.OPTION=VALUE"),
-    (["run", "--plugin", "not_there.py"], "there is no such file"),
     (["run", "--plugin", "no-module"], "neither a module's name nor a .py file"),
     (["describe", "comm.all_reduced"], "did you mean comm.all_reduce"),
     (["describe", "comm.all_reduce.wrong"], "did you mean comm.all_reduce.wrong_result"),
     (["describe", "preflight.rendezvous.port_take"], "did you mean preflight.rendezvous.port_taken"),
     (["show", "nowhere.json"], "cannot be read"),
-    (["run", "--json", "/dev/null/report.json"], "cannot be written"),
-    (["run", "--report", "/proc/nowhere"], "cannot be written"),
     (["run", "--level", "quick", "--only", "train"], "--only train: has no check of --level quick"),
     (["run", "--config", ""], "--config: it is empty"),
     (["run", "--report", ""], "--report: it is empty"),
@@ -90,7 +87,10 @@ def _words(value: Sequence[str]) -> str:
 
 
 AS_PROCESSES = [
-    *(MISTAKES[number] for number in (0, 3, 21, 28)),
+    *(MISTAKES[number] for number in (0, 3, 20, 25)),
+    (["run", "--plugin", "not_there.py"], "there is no such file"),
+    (["run", "--json", "/dev/null/report.json"], "cannot be written"),
+    (["run", "--report", "/proc/nowhere"], "cannot be written"),
     (["run", "--baseline", "nowhere"], "--baseline nowhere: cannot be read"),
     (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
@@ -252,6 +252,31 @@ def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:
     )
     assert finished.check("comm.all_reduce")["skipped"] == "needs comm.init, which was not selected"
     assert finished.exit_codes == [1], finished.told()
+
+
+IN_PART = """from preflight.check import Code, Level, Plan, Scope
+
+PLAN = Plan(Scope.NODE, Level.QUICK)
+NO_TIME = Code("A part was not measured.", fix="Set --deadline.")
+def measure(ctx): return {}
+def judge(facts, run): yield NO_TIME.not_measured("b was not measured: there was no time")
+def summarize(facts, run): return "a is 1"
+"""
+
+
+def test_what_is_measured_in_part_is_a_skip_and_what_needs_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "partial.py").write_text(IN_PART)
+    (tmp_path / "mine.py").write_text(PLUGIN.format(more=", needs=('plugin.partial',)"))
+    plugins = [word for name in ("partial", "mine") for word in ("--plugin", str(tmp_path / f"{name}.py"))]
+    finished = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", "plugin", *plugins)
+    part, needing = finished.check("plugin.partial"), finished.check("plugin.mine")
+    assert (part["status"], part["skipped"]) == ("skip", "in part: b was not measured: there was no time")
+    assert (needing["status"], finished.exit_codes) == ("pass", [0]), finished.told()
+    again = preflight("show", str(tmp_path), "--judge", *plugins)
+    assert "SKIP  plugin.partial" in again.stdout and "skipped in part, see below; a is 1" in again.stdout, again
+    assert "SKIP  [plugin.partial.no_time]" in again.stdout, again
+    strict = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", "plugin.partial", "--strict", *plugins)
+    assert strict.exit_codes == [1] and strict.report["verdict"] == "pass", strict.told()
 
 
 def test_the_report_on_stdout_is_json_alone(tmp_path: Path) -> None:

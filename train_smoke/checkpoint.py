@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from preflight.core.exceptions import in_one_line, out_of_a_collective
 from preflight.train_smoke import checkpoint_model, reference
 from preflight.train_smoke.checkpoint_compare import Difference, differences, untied
-from preflight.train_smoke.checkpoint_files import DamagedFile, Manifest
+from preflight.train_smoke.checkpoint_files import DamagedFile, Manifest, WrittenFiles
 from preflight.train_smoke.checkpoint_forms import FORMS, random_of
 from preflight.train_smoke.checkpoint_model import STEPS, Batch
 from preflight.train_smoke.checkpoint_strategies import STRATEGIES, ranks_of
@@ -101,9 +101,10 @@ class _Checkpoint:
         if not self._place.all_well(not saved["error"], f"{self._name}: a folder for it"):
             return saved
         torch.manual_seed(SEED)
-        moment = self._write(saved)
+        written: WrittenFiles = {}
+        moment = self._write(saved, written)
         if moment is not None:
-            manifest = Manifest.of(self._folder, self._place.setting)
+            manifest = Manifest.of(self._folder, self._place.setting, written)
             for target in targets:
                 saved["into"][target] = self._resumed(target, moment, manifest)
         self._remove_folder()
@@ -118,8 +119,8 @@ class _Checkpoint:
         if self._place.makes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, saved: Saved) -> Moment | None:
-        """The state that was written; None if it failed."""
+    def _write(self, saved: Saved, written: WrittenFiles) -> Moment | None:
+        """The state that was written; None if it failed. `written` gets the files of this rank."""
         self._doing("training")
         run = _new(self._strategy, self._place.setting, self._batch, SEED)
         with self._place.mark(f"{self._name}: training", ""):
@@ -130,6 +131,7 @@ class _Checkpoint:
 
         def save() -> None:
             steps.extend(self._form.save(run, self._folder))
+            written.update(run.written)
 
         saved["error"] = self._tried(save)
         if not self._place.all_well(not saved["error"], f"{self._name}: saved by all"):

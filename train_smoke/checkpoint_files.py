@@ -1,9 +1,10 @@
 """Compares the files of a checkpoint with what was written."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 
@@ -22,6 +23,36 @@ class DamagedFile(TypedDict):
     told: str
 
 
+WrittenFiles = dict[str, tuple[int, bytes]]
+"""Size and SHA-256 of files by name, taken from what was given to the file system: reading them back would take what
+the medium has made of it for what was written."""
+
+
+class RecordingStream:
+    """A file that is written, and the digest of the bytes that it was given, in order."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._digest, self._size, self._in_order = file, hashlib.sha256(), 0, True
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self._size += memoryview(data).nbytes
+        written: int = self._file.write(data)
+        return written
+
+    def seek(self, *where: int) -> int:
+        self._in_order = False
+        place: int = self._file.seek(*where)
+        return place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def written(self) -> tuple[int, bytes] | None:
+        """(size, digest); None if it was not written from its start to its end."""
+        return (self._size, self._digest.digest()) if self._in_order else None
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Digests of the files that this rank has written, and of the metadata as all ranks must see it."""
@@ -31,11 +62,12 @@ class Manifest:
     """Size and SHA-256 by name."""
 
     @classmethod
-    def of(cls, folder: Path, setting: StrategySetting) -> "Manifest":
-        """Made right after all ranks have written. Called on all ranks together."""
+    def of(cls, folder: Path, setting: StrategySetting, written: Mapping[str, tuple[int, bytes]]) -> "Manifest":
+        """Made right after all ranks have written. `written`: what this rank has given to the file system; other files
+        of this rank are read back. Called on all ranks together."""
         rank = setting.group.rank()
-        names = [name for name in _names(folder) if _writer(name) == rank]
-        digests = {name: _written(folder / name) for name in names if not name.endswith(".tmp")}
+        names = [name for name in _names(folder) if _writer(name) == rank and name not in written]
+        digests = {name: _written(folder / name) for name in names if not name.endswith(".tmp")} | dict(written)
         size, digest = digests.get(METADATA, (-1, bytes(DIGEST)))
         told = torch.tensor([size, *digest], device=setting.device)
         torch.distributed.broadcast(told, group=setting.group, group_src=0)

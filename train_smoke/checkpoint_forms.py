@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import (
@@ -30,6 +31,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
 
+from preflight.train_smoke.checkpoint_files import RecordingStream, WrittenFiles
 from preflight.train_smoke.checkpoint_training import Step, TrainingRun
 from preflight.train_smoke.wrapped import plain_name
 
@@ -60,13 +62,17 @@ def loaded(file: Any) -> Content:
     return content
 
 
-def write(content: Content, path: Path) -> None:
-    """Writes the whole file or nothing: under a temporary name, synced to disk, then renamed."""
+def write(content: Content, path: Path, written: WrittenFiles) -> None:
+    """Writes the whole file or nothing: under a temporary name, synced to disk, then renamed. `written` gets its
+    digest."""
     beside = path.with_suffix(".tmp")
     with open(beside, "wb") as file:
-        torch.save(content, file)
+        stream: Any = RecordingStream(file)
+        torch.save(content, stream)
         file.flush()
         os.fsync(file.fileno())
+    if digest := stream.written():
+        written[path.name] = digest
     os.replace(beside, path)
 
 
@@ -77,7 +83,8 @@ def _save_full(run: TrainingRun, folder: Path) -> list[Step]:
     random = _gathered(run)
     model, optimizer = _full_state(run)
     if not run.setting.group.rank():
-        write({"model": model, "optimizer": optimizer, **run.counters(), "random": torch.stack(random)}, folder / FULL)
+        content = {"model": model, "optimizer": optimizer, **run.counters(), "random": torch.stack(random)}
+        write(content, folder / FULL, run.written)
     return []
 
 
@@ -162,7 +169,7 @@ def _save_prefixed(run: TrainingRun, folder: Path) -> list[Step]:
     if not run.setting.group.rank():
         model = _compiled(run).state_dict()
         content = {"model": model, "optimizer": run.optimizer.state_dict(), **run.counters()}
-        write({**content, "random": torch.stack(random)}, folder / FULL)
+        write({**content, "random": torch.stack(random)}, folder / FULL, run.written)
     return []
 
 
@@ -200,7 +207,7 @@ def _save_local(run: TrainingRun, folder: Path) -> list[Step]:
     with _fsdp_state(run, StateDictType.LOCAL_STATE_DICT):
         pieces = {name: own for name, own in run.wrapped.module.state_dict().items() if "_flat_param" not in name}
     content = {"model": pieces, "optimizer": run.optimizer.state_dict(), **run.counters()}
-    write({**content, "random": torch.get_rng_state()}, _own_file(run, folder))
+    write({**content, "random": torch.get_rng_state()}, _own_file(run, folder), run.written)
     return []
 
 
@@ -233,6 +240,37 @@ class TensorsOnly(DefaultLoadPlanner):
         super().load_bytes(read_item, again)
 
 
+class _RecordedFiles(FileSystem):
+    """torch's own, with the digests of what it writes."""
+
+    def __init__(self, written: WrittenFiles) -> None:
+        super().__init__()
+        self._written = written
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        with super().create_stream(path, mode) as file:
+            if "w" not in mode:
+                yield file
+                return
+            stream = RecordingStream(file)
+            yield stream
+        if digest := stream.written():
+            self._written[os.path.basename(path)] = digest
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        if (digest := self._written.pop(os.path.basename(path), None)) is not None:
+            self._written[os.path.basename(new_path)] = digest
+
+
+def _writer(run: TrainingRun, folder: Path) -> FileSystemWriter:
+    """What torch.distributed.checkpoint makes of a folder, but that it records digests."""
+    writer = FileSystemWriter(folder)
+    writer.fs = _RecordedFiles(run.written)
+    return writer
+
+
 def _cut_state(run: TrainingRun, random: list[Tensor], *, flat: bool) -> Content:
     """The state as DTensors and the like, of which each rank has its part. `flat`: one name per number of the
     optimizer, which FSDP1 needs if a rank has an empty shard: torch 2.13 takes a nested state for a checkpoint of torch
@@ -246,7 +284,7 @@ def _cut_state(run: TrainingRun, random: list[Tensor], *, flat: bool) -> Content
 
 def _save_dcp(run: TrainingRun, folder: Path, *, flat: bool = False) -> list[Step]:
     state = _cut_state(run, _gathered(run), flat=flat)
-    state_dict_saver.save(state, checkpoint_id=folder, process_group=run.setting.group)
+    state_dict_saver.save(state, storage_writer=_writer(run, folder), process_group=run.setting.group)
     return []
 
 
@@ -256,7 +294,7 @@ def _save_async(run: TrainingRun, folder: Path) -> list[Step]:
     assert run.setting.part, "it needs its own group"
     group = run.setting.part(tuple(range(run.setting.ranks)))
     state = _cut_state(run, _gathered(run), flat=False)
-    done: Any = state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
+    done: Any = state_dict_saver.async_save(state, storage_writer=_writer(run, folder), process_group=group)
     steps = run.train(1)
     done.result()
     return steps

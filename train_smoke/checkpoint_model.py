@@ -48,15 +48,18 @@ class OddTransformer(Transformer):
 
 
 def new(device: torch.device, seed: int = SEED) -> OddTransformer:
-    """A model with the same weights on every rank, drawn as in model.new."""
+    """A model with the same weights on every rank and in every run, drawn as in model.new: nothing is left of what
+    torch.nn draws by the process's random state."""
     with torch.random.fork_rng(devices=[]):
         made = OddTransformer()
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for name, parameter in made.named_parameters():
             drawn = torch.randint(-model.DRAWN, model.DRAWN + 1, parameter.shape, generator=random) / model.DRAWN
             if parameter.dim() > 1:
                 parameter.copy_(drawn * math.sqrt(1 / parameter.shape[1]))
+            elif name.endswith("bias"):
+                parameter.copy_(drawn * 0.1)
             else:
                 parameter.add_(drawn * 0.1)
     return made.to(device=device, dtype=torch.float32)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import StepLR
 
 from preflight.train_smoke import checkpoint_model
+from preflight.train_smoke.checkpoint_files import WrittenFiles
 from preflight.train_smoke.checkpoint_model import STEPS, Batch
 from preflight.train_smoke.compare import Number, as_json
 from preflight.train_smoke.gradient_watch import Signs, together
@@ -45,6 +46,8 @@ class TrainingRun:
         self.optimizer = torch.optim.AdamW(wrapped.parameters(), lr=ADAMW_RATE)
         self.schedule = StepLR(self.optimizer, 1, FALLS)
         self.step = 0
+        self.written: WrittenFiles = {}
+        """The files that this rank has written into its checkpoint."""
 
     def train(self, steps: int = STEPS) -> list[Step]:
         """Called on all ranks of its group together."""

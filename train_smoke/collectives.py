@@ -1,6 +1,6 @@
 """Counts the collectives of a step by kind and process group, to compare them with what the strategy needs.
 
-torch's CommDebugMode counts them, too, but its package imports NumPy (torch 2.13), which is not a dependency.
+torch's CommDebugMode counts them, too, but its package imports NumPy (torch 2.13), which this does without.
 """
 
 import contextlib

@@ -11,6 +11,7 @@ that is sick at times, weights that drift apart) the first variant's steps show.
 FEW_STEPS = 2
 """The number if ranks share the model and see the same rows: the first gradient shows what is wrong with it, the second
 step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""
+NEEDS_NUMPY = "need NumPy, which is not installed"
 PLAIN = "plain"
 """The variant that runs at level standard; the others run at full."""
 

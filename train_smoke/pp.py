@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from preflight.train_smoke import mesh
 from preflight.train_smoke.collectives import Need
 from preflight.train_smoke.model import Transformer
-from preflight.train_smoke.names import FEW_STEPS
+from preflight.train_smoke.names import FEW_STEPS, NEEDS_NUMPY
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.wrapped import Doing, StrategySetting, Variant, Wrapped, all_rows, shapes_of
@@ -200,7 +200,7 @@ def dealt(stages: int) -> list[list[int]]:
 
 def _unfit(setting: StrategySetting, *, schedule: str, v_shaped: bool) -> str:
     if importlib.util.find_spec("numpy") is None:
-        return "torch's pipelines need NumPy, which is not installed"
+        return f"torch's pipelines {NEEDS_NUMPY}"
     if not hasattr(schedules, schedule):
         return f"torch {torch.__version__} has no {schedule}"
     if v_shaped and torch.__version__ < V_SHAPED_SINCE:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from preflight.train_smoke import mesh
 from preflight.train_smoke.batch import each
+from preflight.train_smoke.names import NEEDS_NUMPY
 from preflight.train_smoke.pp import as_gloo_opens, micro_batches_of
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe, TrainingTask
@@ -66,7 +67,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None)
     """Raises NotRun before any rank waits for another."""
     assert given is not None, "a variant without a model is never run"
     if importlib.util.find_spec("numpy") is None:
-        raise NotRun("torch's pipelines need NumPy, which is not installed")
+        raise NotRun(f"torch's pipelines {NEEDS_NUMPY}")
     if setting.ranks < RANKS:
         raise NotRun("a pipeline has two ranks, and there is one")
     micro_batches = micro_batches_of(given.rows)

@@ -49,6 +49,7 @@ SLOW_SIDES = Code(
     fix="Check the uplinks between the groups: speed, errors, and how far they are oversubscribed by design; "
     "start the job within one group if it fits (Slurm: --switches=1). " + messages.TIME_IT,
     action=Action.NONE,
+    see=("net.rdma", "net.rdma_errors", "net.interfaces"),
 )
 
 BUDGET_S = 3.0

@@ -70,6 +70,11 @@ SLOW = Code(
     fix="Check that transport's services, cables and settings.",
 )
 
+NOT_TIMED = Code(
+    "There was no time to measure without each of NCCL's transports.",
+    fix="Run --only comm.paths alone, with a longer --deadline.",
+)
+
 SIZE, SIZE_ELSEWHERE = 64 * MIB, MIB
 """The second if the device is not a GPU: then NCCL is a stand-in."""
 WARM_UP, TIMED, PASSES = 3, 5, 4
@@ -181,6 +186,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: A
     if not own:
         yield _broken(facts, others)
         return
+    yield from _untried(facts)
     if not others:
         return
     spread, best = max(own) / min(own), min(others.values())
@@ -189,6 +195,17 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: A
         variant = next(name for name, value in others.items() if min(own) - value >= MOST * gain)
         told = f"{words.duration(min(own))} {AS_IT_IS}, and {words.duration(others[variant])} {variant}"
         yield SLOW.warn(f"an all-reduce takes {told}, expected no gain", fix=_FIXES[variant])
+
+
+def _untried(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    late = dict.fromkeys(
+        it["variant"] for reading in facts.values() for it in reading["timings"] if it["failed"] == NO_TIME
+    )
+    if late:
+        text = (
+            f"an all-reduce was not timed twice {words.some(late, last=' or ')}: the others had taken the time for all"
+        )
+        yield NOT_TIMED.not_measured(f"{text}; expected two times of each")
 
 
 def _seconds(facts: Mapping[int, Facts]) -> dict[str, list[float]]:

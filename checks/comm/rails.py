@@ -29,6 +29,7 @@ SLOW_TOGETHER = Code(
     fix="Check the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its uplinks, congestion (ECN, PFC counters), adaptive routing (NCCL_IB_ADAPTIVE_ROUTING).",
     action=Action.NONE,
+    see=("net.rdma", "net.rdma_errors"),
 )
 
 BUDGET_S = 2.0

@@ -8,7 +8,7 @@ use them.
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, count, entries, option, read, words
 from preflight.checks.node.shared.disks import SHM
@@ -28,6 +28,11 @@ PROCESS = Code(
 SHM_FILES = Code(
     "Files of the job's user are left in /dev/shm, but none of the user's processes.",
     fix="On {node}, as root: rm {file}; they take the next job's memory. job_container/tmpfs gives each its own.",
+)
+
+UNSEEN = Code(
+    "Processes of other users could not be looked at.",
+    fix="Run it as root, as Slurm runs prologs and epilogs, or as the job's user.",
 )
 
 PAUSE_S = 0.2
@@ -52,12 +57,15 @@ class Facts(TypedDict):
     job: int
     processes: list[LeftProcess]
     files: list[LeftFile]
+    blind: NotRequired[bool]
+    """Whether this user may not see which job the processes of the job's user belong to."""
 
 
 def measure(ctx: Context) -> Facts:
     end = time.monotonic() + ctx[WAIT_S]
     while True:
         left: Facts = {"job": ctx[JOB], "processes": _processes(ctx[JOB]), "files": _files(ctx[UID])}
+        left["blind"] = os.geteuid() not in (0, ctx[UID])
         if not (left["processes"] or left["files"]) or time.monotonic() > end:
             return left
         ctx.doing("waiting until the job's processes have ended")
@@ -100,6 +108,9 @@ def _size(path: str) -> int:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for rank, left in facts.items():
         node, job = run.job.node_of(rank).node, f"job {left['job']}"
+        if left.get("blind"):
+            text = f"the environment of other users' processes cannot be read, so none of {job} would be seen"
+            yield UNSEEN.not_measured(f"{text}; expected to run as root or as the job's user", node=node)
         if processes := left["processes"]:
             who = words.some([f"{each['name']} (pid {each['pid']}, state {each['state']})" for each in processes])
             text = f"{job} has left processes, {run[WAIT_S]:g} s after its end: {who}; expected none"

@@ -54,20 +54,24 @@ DIFFERS_FROM_ITSELF = Code(
     "A rank trains twice alone, from the same weights on the same batch, but gets different bits.",
     fix=f"Do not train here. {_TEST_IT}",
     action=Action.REPLACE,
+    see=("gpu.compute", "gpu.health", "node.kernel"),
 )
 WRONG_ALONE = Code(
     "A rank gets different results than the others from identical weights and data, without any communication.",
     fix=f"Do not train here. {_TEST_IT} If not, compare libraries and variables: env.software, env.variables.",
     action=Action.REPLACE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "env.software", "env.variables"),
 )
 NOT_FINITE = Code(
     "In training alone, a loss or gradient is NaN or infinite.",
     fix=f"On one rank: {_TEST_IT} On all: look at torch, its libraries, and what patches them.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel"),
 )
 OTHER_BITS = Code(
     "Within the limits, several ranks of a kind get different bits than the rest, or most differ each time.",
     fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
+    see=("env.software", "env.variables"),
 )
 
 MOST_CURVES = 5

@@ -13,14 +13,14 @@ transformer block and by a custom function. docs/parity.md has the tolerances.
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import curves, parity, plotted, unfit
 
-PARTS = (parity,)
+PARTS = (parity, unfit)
 PLAN = parity.plan(Level.FULL, deadline_s=240.0, estimate_s=6.0)
 VARIANTS = parity.variants_of("fsdp")
 
 measure = partial(parity.measure, strategy="fsdp", variants=VARIANTS)
-judge = partial(parity.judge, strategy="fsdp")
+judge = partial(parity.judge, strategy="fsdp", asked=VARIANTS)
 summarize = parity.summarize
 draw = curves.draw
 plot = plotted.plot

@@ -12,14 +12,14 @@ norm over all stages. torch's pipelines need NumPy: without it the check skips. 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, model_parallel, parity, plotted
+from preflight.checks.train.shared import curves, model_parallel, parity, plotted, unfit
 
-PARTS = (model_parallel,)
+PARTS = (model_parallel, unfit)
 PLAN = parity.plan(Level.FULL, deadline_s=180.0, estimate_s=3.0)
 VARIANTS = parity.variants_of("pp")
 
 measure = partial(parity.measure, strategy="pp", variants=VARIANTS)
-judge = partial(parity.judge, strategy="pp", how=model_parallel.HOW)
+judge = partial(parity.judge, strategy="pp", how=model_parallel.HOW, asked=VARIANTS)
 summarize = parity.summarize
 draw = curves.draw
 plot = plotted.plot

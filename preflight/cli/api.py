@@ -23,6 +23,7 @@ from preflight.engine import identity, local_launch
 from preflight.engine.event_loop import DEAD_MAN_S
 from preflight.engine.identity import CALL, PARENT, LaunchIdentity
 from preflight.engine.shutdown import ALL_S, VERDICT_FD
+from preflight.engine.store_seal import SECRET, new_secret
 from preflight.errors import UsageError
 from preflight.planning.plan import DEADLINES_S
 from preflight.results.result import USAGE
@@ -144,7 +145,8 @@ def _alone(here: LaunchIdentity) -> dict[str, str]:
     if multiprocessing.parent_process() is not None:
         who = "in a process of multiprocessing it does not know its rank"
         raise UsageError(f"preflight.run(): {who}: set RANK and WORLD_SIZE, or call it after init_process_group")
-    return {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local_launch.free_port())}
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local_launch.free_port())}
+    return {**place, SECRET: new_secret()}
 
 
 def _job_serves_its_store() -> bool:

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from preflight.errors import UsageError
+from preflight.core import words
+from preflight.errors import CannotWork, UsageError
 from preflight.planning import built_in, registry
 from preflight.planning.built_in import CatalogEntry
 from preflight.planning.registry import Check, Source
@@ -15,7 +16,7 @@ def list_checks(options: argparse.Namespace) -> int:
     for source in registry.sources(options.plugin).values():
         is_known = source.kind == "builtin" and source.id in known
         line = _line(known[source.id]) if is_known else told_of(source, lambda check: _line(built_in.of(check)))[0]
-        print(line)
+        print(words.plain(line))
     return 0
 
 
@@ -52,7 +53,7 @@ def describe_code(options: argparse.Namespace) -> int:
     if id_ not in sources and not family:
         raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
     told = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
-    print("\n".join(text for text, _ in told))
+    print(words.plain("\n".join(text for text, _ in told)))
     return 0 if all(is_sound for _, is_sound in told) else 1
 
 
@@ -66,14 +67,17 @@ def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
 
 
 def told_of(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what `tell` returns for a check, True), or (why it cannot be loaded, False)."""
+    """(what `tell` returns for a check, True), or (why it cannot be loaded, False). Raises CannotWork where
+    the import of a plugin does not end."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
-    from preflight.core.answer import Failure
+    from preflight.core.answer import Failure, FailureKind
     from preflight.engine import event_loop, loading
 
     loop = event_loop.EventLoop(loading.PLUGIN_S)
     answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
+    if isinstance(answer, Failure) and answer.kind is FailureKind.TIMED_OUT:
+        raise CannotWork(f"--plugin {source.target}: {answer.text}; see what it does when it is imported")
     if isinstance(answer, Failure):
         return f"{source.id:<22} cannot be loaded: {answer.text}", False
     return str(answer.value["text"]), True

@@ -44,13 +44,9 @@ def _told(error: Exception) -> int:
             return 0
         error = UsageError(f"stdout: cannot be written ({error.strerror})", everywhere=False)
     if not isinstance(error, UsageError | CannotWork):
-        import traceback
-
         from preflight.results.destinations import Output
 
-        Output().complain(
-            f"a fault of preflight itself; please report it:\n{''.join(traceback.format_exception(error))}"
-        )
+        Output().report_fault()
         return 3
     from preflight.engine import shutdown
 
@@ -66,12 +62,13 @@ def _told(error: Exception) -> int:
 
 
 def _complain(text: str) -> None:
-    """As Output().complain does, but where sys.stderr leads: for whoever calls main() from Python."""
-    from preflight.results.destinations import Output
+    """One line, as Output().complain prints it, but where sys.stderr leads: for whoever calls main() from Python."""
+    from preflight.results.destinations import Output, for_terminal
 
+    text = text.replace("\n", " ")  # of a path
     try:
         if sys.stderr is not sys.__stderr__:
-            sys.stderr.write(f"preflight: {text}\n")
+            sys.stderr.write(f"preflight: {for_terminal(text)}\n")
         else:
             Output().complain(text)
     except OSError:

@@ -5,17 +5,19 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from preflight.check import Level
 from preflight.cli import catalog
 from preflight.engine import baseline, identity, local_launch, supervisor
-from preflight.errors import UsageError
+from preflight.errors import CannotWork, UsageError
 from preflight.planning import node_kinds, plan, registry
 from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
 from preflight.results.destinations import Output
+from preflight.sdk import paths
 from preflight.sinks import arguments as delivering
 from preflight.sinks.arguments import Sinks
 
@@ -45,14 +47,23 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
     return found
 
 
+def _touch(plugins: list[str]) -> None:
+    """In another process, before this one looks at them. Raises UsageError for one that does not answer."""
+    for plugin in plugins:
+        if plugin.endswith(".py") or os.sep in plugin:
+            paths.ask(f"--plugin {plugin}", partial(os.path.isfile, plugin))
+
+
 def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
     """(policy of `--config`, None without it; all checks). What the file says becomes the default of the options."""
     if not options.config:
+        _touch(options.plugin)
         return None, registry.sources(options.plugin)
     from preflight.planning import config
 
     said = config.read(options.config)
     options.plugin = [*said.plugins, *options.plugin]
+    _touch(options.plugin)
     sources = registry.sources(options.plugin)
     try:
         policy = Policy(said.severity, said.waivers)
@@ -96,7 +107,8 @@ def run(options: argparse.Namespace) -> int:
     quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
     quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
     if alone and not quick:
-        refused = Output(options.json, options.report).refusal(time.time())
+        output, now = Output(options.json, options.report), time.time()
+        refused = output.names() and paths.ask(output.names(), lambda: output.refusal(now))
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
@@ -127,7 +139,10 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
         quick = check.plan.level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
         return "quick" if quick else "slow"
 
-    told, is_sound = catalog.told_of(source, tell)
+    try:
+        told, is_sound = catalog.told_of(source, tell)
+    except CannotWork:  # the run reports it
+        return True
     return not is_sound or told == "quick"
 
 

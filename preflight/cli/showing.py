@@ -23,7 +23,7 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
         book = report.facts_beside(path)
         for name in rejudge.withheld(shown, texts):
             why = "is a secret, which no report holds: its default is used"
-            sys.stderr.write(f"preflight: {name} {why}; give it with --set {name}=VALUE\n")
+            Output().complain(f"{name} {why}; give it with --set {name}=VALUE")
         shown = rejudge.judge_again(shown, book, sources, texts, policy)
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")

@@ -1,5 +1,6 @@
 """`preflight gate`: runs a launcher's preflight, and ends with 0 or 1 according to the verdict of this run."""
 
+import glob
 import os
 import sys
 import tempfile
@@ -74,9 +75,15 @@ def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
     with Probe(_Disk()) as disk:
         folder = _folder(asked, disk)
         before = _run_id(_ask(disk, "read", folder))
+        own = set(_ask(disk, "failed_alone", folder))
     code, hung = _launch(asked, folder)  # which may end all children of this process
     with Probe(_Disk()) as disk:
-        return _read(disk, folder, before, code, hung, asked), folder
+        try:
+            return _read(disk, folder, before, code, hung, asked), folder
+        except Undecided:
+            if alone := {path: made for path, made in _ask(disk, "failed_alone", folder).items() if path not in own}:
+                return next(iter(alone.values())), folder
+            raise
 
 
 class _Disk:
@@ -100,11 +107,27 @@ class _Disk:
             return str(error)
         return made if {"run", "exit_code"} <= made.keys() else "not a complete report"
 
+    def failed_alone(self, folder: str) -> dict[str, Any]:
+        """By name and run, the reports in the folder of ranks that found a failure and did not get to rank 0, or of a
+        rank 0 that did not get to the others: the job cannot start. Rank 0's comes first."""
+        found = {}
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "report.rank-*.json")), key=_rank_of):
+            made = self.read(path)
+            if isinstance(made, dict) and made["exit_code"] == 1:
+                found[f"{path} {made['run']}"] = made
+        return found
+
+
+def _rank_of(path: str) -> tuple[int, str]:
+    rank = os.path.basename(path).removeprefix("report.rank-").removesuffix(".json")
+    return int(rank) if rank.isdecimal() else sys.maxsize, rank
+
 
 def _ask(disk: Probe, name: str, *arguments: str) -> Any:
     answer = disk.ask(name, *arguments, deadline_s=DISK_S)
     if isinstance(answer, NoReply):
-        raise Undecided(f"no place for the report: {answer.text.partition(': ')[2] or answer.text}")
+        where = f"{arguments[0]}: " if arguments[0] else ""
+        raise Undecided(f"no place for the report: {where}{answer.text.partition(': ')[2] or answer.text}")
     return answer.value
 
 

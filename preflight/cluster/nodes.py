@@ -21,7 +21,8 @@ def run(options: argparse.Namespace) -> int:
     for path in options.reports:
         made, _ = report.load(path)
         with report.whole(path):
-            there = {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
+            there = dict.fromkeys(report.nodes(made), 0)
+            there |= {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
             ranks |= there
             bad |= set(report.bad_nodes(made))
             for finding in report.findings(made):

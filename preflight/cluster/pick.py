@@ -14,6 +14,7 @@ from preflight.errors import UsageError
 from preflight.results import report
 from preflight.results.destinations import Output
 from preflight.results.report import Report
+from preflight.sdk import paths
 
 SLURM_S = 20.0
 """Time for a command of Slurm that only reads."""
@@ -58,7 +59,8 @@ def _picked(asked: PickRequest, there: Sequence[str], folder: str) -> list[str]:
         return []
     if asked.host_file:
         ranks = {node["node"]: len(rank_ranges.from_text(node["ranks"])) for node in confirmed["job"]["nodes"]}
-        report.write_asked("--hostfile", asked.host_file, FORMATS["hostfile"](chosen, ranks), everywhere=False)
+        path, text = asked.host_file, FORMATS["hostfile"](chosen, ranks)
+        paths.ask(f"--hostfile {path}", lambda: report.write_asked("--hostfile", path, text, everywhere=False))
     return chosen
 
 

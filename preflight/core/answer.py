@@ -22,6 +22,8 @@ class FailureKind(StrEnum):
     CRASHED = "crashed"
     """Also if the process could not be started."""
     RAISED = "raised"
+    NO_PROCESS = "no_process"
+    """A limit of the host keeps it from starting a process."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
     "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+    "not_measured": bool,
+    "see": list, "cleared": str,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -36,6 +38,11 @@ class Reported:
     ranks: str = ""
     """The ranks of the equal findings that were merged into this one."""
     nodes: list[str] | None = None
+    not_measured: bool = False
+    """It says that a part of the check was not measured: the check is a skip, if it is nothing worse."""
+    see: list[str] | None = None
+    """Of its code, from the judge until the report is built; not in a report."""
+    cleared: str = ""
 
     @property
     def counts(self) -> bool:
@@ -43,7 +50,7 @@ class Reported:
         return self.waived is None
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name in _ALWAYS or value not in ("", None)}
+        return {name: value for name, value in vars(self).items() if name in _ALWAYS or value not in ("", None, False)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Reported":
@@ -58,11 +65,14 @@ class Reported:
 RUN = "preflight.run"
 """The id of findings that belong to no check: ranks that never came, the store, interruptions."""
 RUN_SLUGS = {
+    "no_process": "A limit on a node keeps a process or a thread from being started, or a file from being opened.",
     "deadline": "Checks were left out because the run's deadline left no time for them.",
     "stood_still": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
     "lost": "A rank never joined the run, or stopped responding.",
     "store_lost": "The store over which the ranks communicate could not be started or reached, or does not answer.",
-    "rendezvous": "MASTER_ADDR does not resolve, or another process is using MASTER_PORT.",
+    "foreign_writer": "Something that is no rank of the run writes into its store.",
+    "rendezvous": "MASTER_ADDR does not resolve or is not rank 0's node, or another process or job is using "
+    "MASTER_PORT.",
     "interrupted": "A signal or the launcher's death ended the run before its verdict.",
     "launch": "A process was started with environment variables that keep it from joining.",
     "backend": "The torch on rank 0's node cannot use the GPUs there.",
@@ -80,6 +90,7 @@ RUN_SLUGS = {
 }
 """All codes of `preflight.run`."""
 OWN_SLUGS = {
+    "no_process": "A limit on the node kept it from starting a process or a thread, or from opening a file.",
     "timed_out": "It did not end within its deadline, and was killed.",
     "crashed": "Its process ended while it measured.",
     "lost": "The rank stopped responding.",

@@ -31,14 +31,22 @@ class Job:
     backend: str
     """nccl or gloo."""
     nodes: tuple[Node, ...]
+    missing_on: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(node, ranks) of ranks that never arrived, where the launcher's variables tell the node; it may be one of
+    `nodes`."""
 
     @cached_property
     def _node_of_rank(self) -> dict[int, Node]:
         return {rank: node for node in self.nodes for rank in node.ranks}
 
+    @cached_property
+    def _node_of_missing(self) -> dict[int, str]:
+        return {rank: node for node, ranks in self.missing_on for rank in ranks}
+
     def node_of(self, rank: int) -> Node:
-        """The node of a rank; for a rank that never arrived, a nameless node that holds only this rank."""
-        return self._node_of_rank.get(rank, Node("", -1, (rank,)))
+        """The node of a rank; for a rank that never arrived, one that holds only this rank, nameless where nothing
+        tells on which node it was to run."""
+        return self._node_of_rank.get(rank) or Node(self._node_of_missing.get(rank, ""), -1, (rank,))
 
     def where(self, rank: int) -> dict[str, Any]:
         """The culprit's address for a finding about one rank: node (where known) and rank."""
@@ -59,6 +67,7 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """The report's `job` (docs/report.md)."""
+        on = [{"node": node, "ranks": rank_ranges.to_text(ranks)} for node, ranks in self.missing_on]
         return {
             "launcher": self.launcher,
             "world_size": self.world_size,
@@ -68,6 +77,7 @@ class Job:
                 for node in self.nodes
             ],
             "missing_ranks": rank_ranges.to_text(self.missing),
+            **({"missing_on": on} if on else {}),
         }
 
     @staticmethod
@@ -79,4 +89,5 @@ class Job:
             )
             for item in data["nodes"]
         )  # fmt: skip
-        return Job(data["launcher"], data["world_size"], data["backend"], nodes)
+        missing = tuple((on["node"], rank_ranges.from_text(on["ranks"])) for on in data.get("missing_on", ()))
+        return Job(data["launcher"], data["world_size"], data["backend"], nodes, missing)

@@ -1,4 +1,4 @@
-"""Many nodes in a few characters, as Slurm writes them: gpu-[1-5,9]."""
+"""What a node may be called, and many nodes in a few characters, as Slurm writes them: gpu-[1-5,9]."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,16 @@ from preflight.core import rank_ranges
 
 MOST_DIGITS = 9
 """A longer number is treated as part of the name."""
+
+LONGEST = 255
+"""Characters of a host name (HOST_NAME_MAX is 64, a DNS name has 253)."""
+_FOREIGN = re.compile(r"[^A-Za-z0-9_.:#-]|^[^A-Za-z0-9_]")
+
+
+def safe(name: str) -> str:
+    """The name, with "_" for what no host name has: lists of nodes are read by launchers and shells, to which a newline
+    begins another host, a comma or bracket a list, and a dash an option. ("#1" is ours, see Job.)"""
+    return _FOREIGN.sub("_", name)[:LONGEST] or "_"
 
 
 class _Group(NamedTuple):

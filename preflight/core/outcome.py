@@ -6,6 +6,7 @@ from typing import Any
 KINDS = ("measured", "skipped", "raised", "crashed", "timed_out", "lost")
 LOG_TAIL = 64 * 1024
 """How many bytes are kept of the end of a worker's output, and of NCCL's log."""
+SLUGS = ("", "bad_facts", "not_applicable", "no_process")
 _FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts")
 
 
@@ -20,7 +21,7 @@ class Outcome:
     reason: str | None = None
     """One line: why it was skipped, the exception, the exit status."""
     slug: str = ""
-    """The name of the engine's finding where it is not the kind: bad_facts. For a skip: not_applicable."""
+    """The name of the engine's finding where it is not the kind: bad_facts, no_process. For a skip: not_applicable."""
     in_collective: bool = False
     """An exception came out of a collective: the cause may be another rank."""
     aborted: bool = False
@@ -74,8 +75,14 @@ class Outcome:
     def from_message(message: dict[str, Any]) -> "Outcome | None":
         """The outcome that a worker sent, or None if it is not well formed: a check's own code may have damaged it."""
         texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts")]
-        seconds = message.get("seconds")
-        if message.get("kind") not in ("measured", "skipped", "raised") or not isinstance(seconds, float):
+        seconds, slug = message.get("seconds"), message.get("slug") or ""
+        if message.get("kind") not in ("measured", "skipped", "raised") or slug not in SLUGS:
+            return None
+        if (
+            not isinstance(seconds, float)
+            or not seconds >= 0
+            or not isinstance(message.get("in_collective", False), bool)
+        ):
             return None
         known = {key: message[key] for key in _FROM_A_WORKER if key in message}
         return Outcome.from_json(known) if all(isinstance(text, str) for text in texts) else None

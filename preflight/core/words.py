@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from preflight.core.rank_ranges import count, ranks
 
-__all__ = ["count", "duration", "ranks", "rate", "size", "some"]
+__all__ = ["count", "duration", "plain", "ranks", "rate", "size", "some"]
 
 
 def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: str = " and ") -> str:
@@ -18,6 +18,11 @@ def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: st
     if len(listed) > most + 1:
         return f"{separator.join(listed[:most])}{separator.strip(', ')} and {len(listed) - most:,} more"
     return last.join(filter(None, (separator.join(listed[:-1]), *listed[-1:])))
+
+
+def plain(text: str) -> str:
+    """Replaces control characters: a check's text may hold terminal commands, and XML allows no control characters."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def rate(bytes_per_s: float) -> str:

@@ -1,15 +1,16 @@
 """`preflight debug`: runs a job with the right logging on; when it fails or hangs, explains why."""
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
 from preflight.errors import UsageError
 from preflight.results.destinations import Output
+from preflight.sdk import paths
 
 EXPLAIN_S = 300.0
 """Time to read what the job left, 60 GB at 200 MB/s: a scheduler waits for this process."""
@@ -67,7 +69,7 @@ def run(asked: DebugRequest) -> NoReturn:
     except TooMuch as why:
         say(f"{why}: not explained; run preflight explain {os.path.relpath(folder.path)}, which has no limit")
     except Exception:
-        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+        Output().report_fault()
     shutdown.leave(code)
 
 
@@ -90,18 +92,33 @@ def say(text: str) -> None:
 
 
 def _prepare(asked: str | None) -> JobFolder:
+    named = f"--report {asked}" if asked else "a folder for the job's traces"
+    return JobFolder(paths.ask(named, lambda: _made_folder(asked, named)), not asked)
+
+
+def _made_folder(asked: str | None, named: str) -> str:
+    """Runs in another process: its file system may not answer. Raises UsageError."""
     try:
         folder = JobFolder(os.path.abspath(asked) if asked else _make_own_folder(), not asked)
         for name in environment.FOLDERS:
             os.makedirs(os.path.join(folder.path, name), exist_ok=True)
+        _make_private(os.path.join(folder.path, environment.SOCKETS))
     except OSError as error:
-        named = f"--report {asked}" if asked else "a folder for the job's traces"
         raise UsageError(f"{named}: cannot be written ({error.strerror})", everywhere=False) from None
     earlier = f"{folder.kept}.out"
     if os.path.exists(earlier):
         text = f"--report {asked}: holds an earlier job's traces ({os.path.basename(earlier)}): name another folder"
         raise UsageError(text, everywhere=False)
-    return folder
+    return folder.path
+
+
+def _make_private(path: str) -> None:
+    """Raises OSError where another user has made it."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"{path} is another user's")
+    os.chmod(path, 0o700)
 
 
 def _make_own_folder() -> str:
@@ -218,8 +235,9 @@ def _remove(folder: JobFolder, *, everything: bool) -> None:
         shutil.rmtree(folder.path, ignore_errors=True)
         return
     for parent, _, names in os.walk(folder.path, topdown=False):
-        for path in (os.path.join(parent, name) for name in names if name.endswith((".stack", ".tmp"))):
-            if os.path.isfile(path) and not os.path.getsize(path):
+        for path in (os.path.join(parent, name) for name in names if name.endswith((".stack", ".tmp", ".sock"))):
+            own_socket = path.endswith(".sock") and os.path.basename(path).startswith(f"{os.uname().nodename}.")
+            if own_socket or (os.path.isfile(path) and not os.path.getsize(path)):
                 os.unlink(path)
         if parent != folder.path and not os.listdir(parent):
             os.rmdir(parent)

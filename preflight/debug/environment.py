@@ -11,6 +11,8 @@ HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET"
 """NCCL's default and NET, which names the interfaces and HCAs in use: they write at the start, not in each step. COLL,
 P2P, CALLS and PROXY write in each step; GRAPH writes hundreds of lines per rank that show no failure."""
+SOCKETS = "sockets"
+"""Of mode 0700: whoever can reach a rank's socket can make it write its flight recorder."""
 FOLDERS = ("nccl", "ranks", "recorded", "records", "stacks")
 MATTER = re.compile(
     r"NCCL_DEBUG|NCCL_DEBUG_SUBSYS|NCCL_DEBUG_FILE|TORCH_(NCCL|FR)_(DUMP|DEBUG_INFO|TRACE|BUFFER)\w*|TORCH_FR_\w+"

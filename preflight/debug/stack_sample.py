@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from preflight.core.exceptions import Frame
+from preflight.debug.environment import SOCKETS
 from preflight.debug.ranks import WatchedRank, recorder_path
 from preflight.engine import child
 from preflight.explain.artifacts import processes
@@ -18,9 +19,9 @@ from preflight.sdk import files
 
 TELL = signal.SIGRTMAX - 7
 """injected/preflight_debug_rank.py answers it with all stacks."""
-ANSWER_S, RECORDER_S, PY_SPY_S, SAMPLE_S = 1.0, 1.0, 5.0, 30.0
-"""Time for a process to write its stacks (in C, even while Python's lock is held), for the flight recorders, for
-py-spy, and for a whole sample."""
+ANSWER_S, RECORDER_S, PY_SPY_S, SAMPLE_S = 1.0, 2.0, 5.0, 30.0
+"""Time for a process to write its stacks (in C, even while Python's lock is held), for the flight recorders (written
+once a second at most), for py-spy, and for a whole sample."""
 QUIET_S = 0.05
 """An answer that has not grown for this long is complete."""
 WORKERS = 8
@@ -60,7 +61,8 @@ def _path(folder: str, pid: int, rank: WatchedRank) -> str:
 
 def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
     """A process's main thread. A head in the file says whose stack follows, and which state the process was in."""
-    state = files.state_of(pid) or None
+    look = files.settled_state_of if time.monotonic() < end else files.state_of
+    state = look(pid) or None
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
     more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
     try:
@@ -119,15 +121,25 @@ def _py_spy(pid: int) -> bytes:
 def _ask_recorders(ranks: list[WatchedRank], folder: str) -> dict[int, str]:
     """A thread of each rank listens, once torch.distributed is imported. Returns the files to come, by pid."""
     awaited = {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
-        for rank in ranks:
-            path = recorder_path(folder, rank)
-            with contextlib.suppress(OSError):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                bell.sendto(b"look", f"\0preflight-debug-{rank.pid}")
-                awaited[rank.pid] = path
+    for rank in ranks:
+        path = recorder_path(folder, rank)
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            _connect(os.path.join(folder, SOCKETS), f"{os.uname().nodename}.{rank.pid}.sock")
+            awaited[rank.pid] = path
     return awaited
+
+
+def _connect(folder: str, name: str) -> None:
+    """That is the question. A socket's path has 107 characters at most, so it is reached from an open folder. Raises
+    OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+            client.connect(f"/proc/self/fd/{descriptor}/{name}")
+    finally:
+        os.close(descriptor)
 
 
 def _read_recorders(awaited: dict[int, str], end: float) -> dict[int, str]:

@@ -10,6 +10,7 @@ from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
 from preflight.core.job import Job
+from preflight.engine.channel import Channel
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.run_findings import run_finding
 from preflight.errors import UsageError
@@ -23,29 +24,41 @@ MOST = 32 * 1024 * 1024
 
 
 def read(path: str) -> Baseline:
-    """Reads the report and the facts beside it; first in a child, since they may be on a file system that hangs. Raises
+    """Reads the report and the facts beside it, in a child, since they may be on a file system that hangs. Raises
     UsageError."""
 
-    def refusal() -> dict[str, str]:
-        try:
-            _read(path)
-        except (OSError, EOFError, *report.BROKEN) as error:
-            return {"refused": f"is not a complete report ({in_one_line(error)})"}
-        except UsageError as error:
-            return {"refused": str(error).removeprefix(f"{path}: ")}
-        return {}
+    loop, book = EventLoop(READ_S), FactsStore()
+    child = loop.fork(lambda channel, _page: _send(path, channel))
+    try:
+        while True:
+            answer = child if isinstance(child, Failure) else loop.answer_of(child, READ_S)
+            refused = f"reading it {answer.text}" if isinstance(answer, Failure) else answer.value.get("refused")
+            if refused or isinstance(answer, Failure):
+                raise UsageError(f"--baseline {path}: {refused}", everywhere=False)
+            if "job" in answer.value:
+                return Baseline(path, Job.from_json(answer.value["job"]), book, answer.value["versions"])
+            book.add(answer.value["check"], answer.value["ranks"], answer.value["facts"])
+    finally:
+        if not isinstance(child, Failure):
+            loop.dismiss(child)
 
-    answer = EventLoop(READ_S).ask(refusal, READ_S)
-    refused = f"reading it {answer.text}" if isinstance(answer, Failure) else answer.value.get("refused")
-    if refused:
-        raise UsageError(f"--baseline {path}: {refused}", everywhere=False)
-    return _read(path)
 
-
-def _read(path: str) -> Baseline:
-    earlier, file = report.load(path)
-    versions = {check["check"]: check["facts_version"] for check in earlier["checks"]}
-    return Baseline(path, Job.from_json(earlier["job"]), report.facts_beside(file), versions)
+def _send(path: str, channel: Channel) -> None:
+    """In the child: sends the facts one by one, and at last the job; or why there is none."""
+    try:
+        earlier, file = report.load(path)
+        job, book = Job.from_json(earlier["job"]).to_json(), report.facts_beside(file)
+        versions = {check["check"]: check["facts_version"] for check in earlier["checks"]}
+    except (OSError, EOFError, *report.BROKEN) as error:
+        channel.send_all({"value": {"refused": f"is not a complete report ({in_one_line(error)})"}})
+        return
+    except UsageError as error:
+        channel.send_all({"value": {"refused": str(error).removeprefix(f"{path}: ")}})
+        return
+    for check in book.checks():
+        for ranks, text in book.groups(check):
+            channel.send_all({"value": {"check": check, "ranks": ranks, "facts": text}})
+    channel.send_all({"value": {"job": job, "versions": versions}})
 
 
 def beside_history(

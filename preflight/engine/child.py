@@ -19,6 +19,7 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel, Closed
 from preflight.hangs.collective_recorder import DumpFile
+from preflight.sdk import process_limits
 from preflight.sdk.files import read, state_of
 from preflight.sdk.probe import ENDING
 
@@ -41,6 +42,24 @@ def wait_channel_of(pid: int) -> str | None:
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     return state_of(pid) not in ("", "Z", "X")
+
+
+class LimitReached(Exception):  # noqa: N818 -- a state of the world
+    """A limit of this host keeps a process from being started, or a file from being opened. Its text says which."""
+
+
+REFUSED_BEFORE = process_limits.refusals()
+"""Refusals of the cgroups when this process began."""
+LIMIT_STATUS = 98
+"""Exit status of a child that was refused a process, a thread or a file."""
+LIMIT_LINE = "preflight: limit reached: "
+"""How its last line begins, which says by which limit: a user's code may end with that status, too."""
+
+
+def limit_hit(error: BaseException) -> str:
+    """The limit that an exception comes from, in words; "" if it comes from none."""
+    number = error.errno if isinstance(error, OSError) else None
+    return process_limits.hit(REFUSED_BEFORE, str(error), number)
 
 
 class Child:
@@ -113,9 +132,10 @@ class Child:
             del self._tail[:-LOG_TAIL]
 
     def log_tail(self) -> str:
-        """The last 64 KiB that it printed."""
+        """The last 64 KiB that it printed, from the beginning of a line: in a part of one a secret is not seen."""
         self.drain()
-        return self._tail.decode(errors="replace")
+        start = self._tail.find(b"\n") + 1 if len(self._tail) == LOG_TAIL else 0
+        return self._tail[start:].decode(errors="replace")
 
     def forget_log(self) -> None:
         """Drops output, stack and dump before a new check: what follows belongs to that."""
@@ -171,6 +191,16 @@ class Child:
         """Its exit status if it ends within `within_s`, else None: its channel closes a moment before it ends."""
         self._gone_within(within_s)
         return self.reap()
+
+    def refused_by(self, status: int | None) -> str:
+        """The limit that ended it, in words; "" if none did."""
+        if status == 0:
+            return ""
+        tail = self.log_tail()
+        last = tail.strip().rpartition("\n")[2]
+        if status == LIMIT_STATUS and last.startswith(LIMIT_LINE):
+            return last.removeprefix(LIMIT_LINE)
+        return process_limits.hit(REFUSED_BEFORE, tail)
 
     @staticmethod
     def described(status: int) -> str:
@@ -310,9 +340,13 @@ def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: 
         pass
     except SystemExit as exit_:
         status = exit_.code if isinstance(exit_.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
         status = 1
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+            if limit := limit_hit(error):
+                status = LIMIT_STATUS
+                print(f"{LIMIT_LINE}{limit}", flush=True)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

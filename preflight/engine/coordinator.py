@@ -7,17 +7,19 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
-from preflight.core.answer import Failure, Returned
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
-from preflight.engine import loading, run_findings, store_keys
-from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every, tell_all
+from preflight.engine import loading, run_findings, store_keys, store_messages
+from preflight.engine.child import LimitReached
+from preflight.engine.event_loop import SMALL_AT_ONCE, EventLoop, PollPace, StoreLog, poll_every, tell_all
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.judge import Judge
 from preflight.engine.membership import STRANGERS, Membership
 from preflight.engine.process_group import group_timeout
+from preflight.engine.store_messages import ForeignWriter
 from preflight.hangs import blame
 from preflight.planning import plan, registry
 from preflight.planning.plan import Request
@@ -56,16 +58,23 @@ class Coordinator:
         self._specs: dict[str, Spec] = {}
         self._strangers_judged = 0
         self._running = ""
+        self._done: list[StoreLog] = []
+        """The outcomes of each step."""
         self._no_time_for: list[str] = []
+        self._other_jobs: set[str] = set()
+        """Those that were reported."""
         self.reserve_s = min(10.0, max(1.5, 0.1 * loop.deadline_s))
         """The part of the run's deadline kept for the last judge, the report and the end."""
 
     def run(self) -> None:
         """Runs all checks, in order. Results are in `results`, even if it is interrupted midway."""
+        self.loop.refuse_changed()  # before a rank is named that could not read its welcome
         if self.job.missing:
             waited_s, strangers = time.monotonic() - self.loop.started, self.membership.strangers.values()
-            for finding in run_findings.never_came(self.job, waited_s, strangers):
+            master_addr = self.membership.master_addr
+            for finding in run_findings.never_came(self.job, waited_s, strangers, master_addr):
                 self.add_run_finding(finding)
+        self.report_other_jobs()
         for result in self.results:
             self._screen.ended(result)
         specs, broken = loading.load(self.loop, self.job, self.request)
@@ -86,6 +95,7 @@ class Coordinator:
                     self._left_out.append(result)
                     self._screen.left_out(spec.id)
         self._judge_late_strangers()
+        self._refuse_foreign()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
 
@@ -119,7 +129,8 @@ class Coordinator:
             if need not in results:
                 return f"needs {need}, which was not selected"
             status = results[need].status
-            if status in BLOCKING and self._still_matters(results[need]):
+            is_whole = status != "skip" or not results[need].is_measured
+            if status in BLOCKING and is_whole and self._still_matters(results[need]):
                 return f"needs {need}, which {BLOCKING[status]}"
         for cause in spec.plan.unless:
             if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
@@ -158,6 +169,8 @@ class Coordinator:
         outcomes = self._with_facts(spec.id, self._measure(spec, who))
         self._idle |= {rank for rank, outcome in outcomes.items() if outcome.measures_no_more}
         before = len(self.members)
+        if not all(outcome.sound for outcome in outcomes.values()):
+            self.loop.refuse_changed()  # before a rank is named that could not read what it was told
         self._let_go(outcomes)
         if len(self.members) < before or not all(outcome.sound for outcome in outcomes.values()):
             self._generation += 1  # the process group is broken, or has lost a member
@@ -190,6 +203,8 @@ class Coordinator:
         answer: Returned | Failure = Returned(judging.NOTHING)
         if judging.is_judged(spec.plan, outcomes, bool(self.book.ranks(spec.id))):
             answer = self._judge.ask(spec, outcomes, groups_of(self.results))
+            if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+                raise LimitReached(answer.text)
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
@@ -199,17 +214,18 @@ class Coordinator:
         fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
         self._generation += fresh
         order = {
-            "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
-            "deadline_s": deadline_s, "fresh": fresh, "level": self.request.selection.level,
+            "check": spec.id, "members": who, "generation": self._generation, "deadline_s": deadline_s,
+            "fresh": fresh, "level": self.request.selection.level,
         }  # fmt: skip
-        done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step))
+        done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step), "done")
+        self._done.append(done)
         self._say("step", order={**order, "members": rank_ranges.to_text(who)})
         slot = self.loop.slot
         assert slot is not None
         if fresh:
             slot.retire()
         if 0 in who:
-            slot.start(order)
+            slot.start(self._step, order)
         outcomes = self._gather(spec, who, done, deadline_s)
         if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
             self._ask_those_who_measured(outcomes)
@@ -233,9 +249,8 @@ class Coordinator:
                 outcomes[0] = self.loop.slot.outcome
                 pace.restart()  # the others will not be long
             for _, entry in done.new() if pace.is_due() else ():
-                if entry["rank"] in missing:
-                    outcomes.setdefault(entry["rank"], Outcome.from_json(entry["outcome"]))
-                    pace.restart()
+                self._hear(entry, who, outcomes)
+                pace.restart()
             self._heartbeats.look(set(self.members))
             if time.monotonic() >= end:
                 self._heartbeats.lose(
@@ -252,16 +267,35 @@ class Coordinator:
                 self.loop.pump(pace.pause)
         return outcomes
 
+    def _hear(self, entry: Mapping[str, Any], who: list[int], outcomes: dict[int, Outcome]) -> None:
+        """Takes one outcome of each rank that was asked. One that was given up may still answer. Raises
+        ForeignWriter."""
+        rank = entry["rank"]
+        if rank in who and rank not in (0, *outcomes):
+            outcomes[rank] = Outcome.from_json(entry["outcome"])
+        elif rank not in who or rank == 0 or outcomes[rank].kind != "lost":
+            raise ForeignWriter(f"step {self._step} has an outcome of rank {rank}, expected none or one")
+
+    def _refuse_foreign(self) -> None:
+        """At the end: what could not be known before. A rank answers each step once, so where something else answered
+        for it its own outcome came second (one that was given up may still answer). Raises ForeignWriter."""
+        self._heartbeats.refuse_foreign()
+        more = self.loop.fetch([log.next_key for log in self._done], SMALL_AT_ONCE)
+        for log, text in zip(self._done, more, strict=True):
+            if text is not None and not self._heartbeats.lost.keys() & self.membership.present.keys():
+                store_messages.foreign(log.next_key, text, "one outcome per rank")
+        self.loop.refuse_changed()
+
     def _ask_those_who_measured(self, outcomes: dict[int, Outcome]) -> None:
         """Asks the ranks that measured for their collectives: one may have skipped the one in which the others wait."""
         missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
         if not missing:
             return
-        log = StoreLog(self.loop, store_keys.collectives(self.membership.run_id, self._step))
+        log = StoreLog(self.loop, store_keys.collectives(self.membership.run_id, self._step), "collectives")
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:
-            heard = [entry for _, entry in log.new()]
+            heard = [entry for _, entry in log.new() if entry["rank"] != 0]
             if 0 in missing and self.loop.slot:
                 heard.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
             for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
@@ -282,6 +316,7 @@ class Coordinator:
         """Publishes what every rank is to do now: one key suffices, since rank 0 waits for all before it continues."""
         if self._step == 1 and event == "step":
             self._publish_the_job()
+        self.loop.refuse_changed(store_keys.now(self.membership.run_id))  # else a forged order would go unnoticed
         tell_all(self.loop, self.membership.run_id, {"event": event, "step": self._step, **content})
 
     def _publish_the_job(self) -> None:
@@ -290,10 +325,12 @@ class Coordinator:
         run_id, present = self.membership.run_id, self.membership.present
         for node in self.job.nodes:
             here = {rank: present[rank] for rank in node.ranks if rank in present}
-            processes = {str(rank): (its.about["pid"], its.nonce, its.about["pids"]) for rank, its in here.items()}
+            processes = {
+                str(rank): {"pid": its.about["pid"], "nonce": its.nonce, "pids": its.about["pids"]}
+                for rank, its in here.items()
+            }
             self.membership.put(store_keys.processes(run_id, node.node_rank), processes)
-        job = {"job": self.job.to_json(), "settings": dict(self.request.settings)}
-        self.membership.put(store_keys.job(run_id), job)
+        self.membership.put(store_keys.job(run_id), {"job": self.job.to_json()})
 
     def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""
@@ -306,9 +343,9 @@ class Coordinator:
         names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}
         wanted = sorted({name for name in names.values() if name not in self.book})
         keys = [store_keys.facts(self.membership.run_id, name) for name in wanted]
-        for name, text in zip(wanted, self.loop.fetch(keys), strict=True):
+        for name, key, text in zip(wanted, keys, self.loop.fetch(keys), strict=True):
             if text is not None:
-                self.book.add_text(name, text)
+                self.book.add_text(name, store_messages.facts_text(text, name, key))
         if keys:
             self.loop.request("delete", keys=keys)
         for rank, name in names.items():
@@ -339,6 +376,13 @@ class Coordinator:
             self.results.insert(0, run_findings.run_result([]))
         self.results[0].findings.extend(self.request.policy.applied([finding], self.job))
 
+    def report_other_jobs(self) -> None:
+        """Each other job that came to this one's port, once."""
+        others = self.membership.other_jobs()
+        for name in others.keys() - self._other_jobs:
+            self._other_jobs.add(name)
+            self.add_run_finding(run_findings.port_in_use(others[name]))
+
     def _judge_late_strangers(self) -> None:
         """Judges strangers again: a second process with a taken rank may appear after its check was judged."""
         self.membership.look(late=True)
@@ -346,6 +390,7 @@ class Coordinator:
         while self.membership.strangers_may_answer() and time.monotonic() < end:
             self.loop.pump(0.05)
             self.membership.look(late=True)
+        self.report_other_jobs()
         if len(self.membership.strangers) == self._strangers_judged:
             return
         for place, result in enumerate(self.results):

@@ -7,18 +7,22 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from preflight.core.answer import Failure, FailureKind, Returned
-from preflight.engine import store_keys
+from preflight.engine import store_keys, store_messages
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
-from preflight.engine.child import Child
+from preflight.engine.child import Child, limit_hit
+from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
+from preflight.sdk import system_call
 
 FETCH_AT_ONCE = 32
 """Values per message: a channel's message can hold this many of the largest facts (1 MiB)."""
+SMALL_AT_ONCE = 512
+"""Values per message that are small, as beats are."""
 BEAT_S = 1.0
 """Seconds between signs of life, in a small world; see `beat_every`."""
 LOOK_S = 0.25
@@ -29,6 +33,8 @@ ENDING_S = 10.0
 """Time for the report and the farewell of a run that was interrupted or has used up its time."""
 LEAST_S = 1.0
 """Least time for a child's work, so that what was measured late in the run is judged, too."""
+MOST_ENTRIES, ENTRIES_PER_RANK = 1024, 256
+"""Entries that a log may gain between two looks: a job may have been restarted many times on one store."""
 SECOND_SIGNAL_S = 1.0
 """A SIGINT sooner than this is the launcher forwarding the same Ctrl-C of the terminal, not a second one."""
 
@@ -86,7 +92,7 @@ class PollPace:
 
 def tell_all(loop: "EventLoop", run: str, event: Mapping[str, Any]) -> None:
     """On rank 0: what all ranks are to do now."""
-    loop.request("put", key=store_keys.now(run), value=json.dumps(event))
+    loop.put(store_keys.now(run), json.dumps(event))
     loop.request("append", key=store_keys.news(run), value="")
 
 
@@ -104,6 +110,9 @@ class EventLoop:
         self.on_turn: Callable[[], None] = lambda: None
         """Called in every iteration of the loop."""
         self.world_size = 1
+        self.foreign: ForeignWriter | None = None
+        """The first thing in the store that no rank of this run has written."""
+        self._written: dict[str, str] = {}
         self.ending = False
         self._last_beat = 0.0
         self._beats = 0
@@ -148,6 +157,21 @@ class EventLoop:
         assert self.store is not None
         return self.store.request(do, **arguments)
 
+    def put(self, key: str, value: str) -> None:
+        """Puts what no other rank may change. Raises StoreLost."""
+        self._written[key] = value
+        self.request("put", key=key, value=value)
+
+    def refuse_changed(self, *keys: str) -> None:
+        """Raises ForeignWriter if something foreign was met, or if what this rank has put under these keys (all, if
+        none is named) is not there any more."""
+        if self.foreign is not None:
+            raise self.foreign
+        looked = [key for key in keys or self._written if key in self._written]
+        for key, text in zip(looked, self.fetch(looked, SMALL_AT_ONCE), strict=True):
+            if text != self._written[key]:
+                store_messages.foreign(key, text or "", "what rank 0 has written there")
+
     def fetch(self, keys: Sequence[str], at_once: int = FETCH_AT_ONCE) -> Iterator[str | None]:
         """Yields the values of keys, None for an absent one; requests them lazily, `at_once` at a time."""
         for start in range(0, len(keys), at_once):
@@ -158,7 +182,7 @@ class EventLoop:
         ranks longer, up to BEAT_S: a wait in vain takes half a millisecond of CPU). Beats wait as long; the worker and
         signals do not."""
         turn_s = min(BEAT_S, max(LOOK_S, self.world_size / 1000))
-        return bool(self.request("await", key=key, within_s=max(0.001, min(within_s, turn_s))))
+        return bool(self.request("await_key", key=key, within_s=max(0.001, min(within_s, turn_s))))
 
     def begin_ending(self) -> None:
         """From here on signals are ignored, and the rest of the work gets ENDING_S."""
@@ -195,6 +219,10 @@ class EventLoop:
         self.on_turn()
         if not self.ending:
             self._raise_if_interrupted()
+
+    def forget_gap(self) -> None:
+        """After a step that blocks before the run: no other rank listens yet."""
+        self._last_turn = 0.0
 
     def _raise_if_interrupted(self) -> None:
         if self._signals:
@@ -240,6 +268,8 @@ class EventLoop:
         try:
             self._errands.append(Child(target))
         except OSError as error:
+            if limit := limit_hit(error):
+                return Failure(FailureKind.NO_PROCESS, limit)
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
         return self._errands[-1]
 
@@ -251,7 +281,8 @@ class EventLoop:
             if child.channel.closed:
                 return _why_it_ended(child)
             if time.monotonic() >= end:
-                return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
+                text = f"did not end within {end - start:.1f} s{system_call.waits_for(child.pid)}"
+                return Failure(FailureKind.TIMED_OUT, text, child.dump_stack())
             child.drain()  # else one that prints more than a pipe holds waits for its reader
             self.pump(end - time.monotonic())
         return Returned(message["value"])
@@ -273,17 +304,28 @@ class EventLoop:
 
 def _why_it_ended(child: Child) -> Failure:
     status = child.wait_status(1.0)
+    if limit := child.refused_by(status):
+        return Failure(FailureKind.NO_PROCESS, limit, child.log_tail())
     how = "for no known reason" if status is None else child.described(status)
     return Failure(FailureKind.CRASHED, f"ended {how}", child.stack() or child.log_tail())
 
 
 class StoreLog:
-    """Reads a log on the store: each entry once, in order of arrival, as JSON."""
+    """Reads a log on the store: each entry once, in order of arrival, as a message of one kind (store_messages.py).
+    What is none is noted as `loop.foreign`, and left out. Without a kind entries are any JSON, else ValueError."""
 
-    def __init__(self, loop: EventLoop, name: str) -> None:
-        self._loop, self._name = loop, name
+    def __init__(
+        self, loop: EventLoop, name: str, kind: str = "", excused: Callable[[int, str], bool] = lambda *_: False
+    ) -> None:
+        """`excused`: says of (number, text) of what is no such message whether it is explained otherwise."""
+        self._loop, self._name, self._kind, self._excused = loop, name, kind, excused
         self._count = 0
         self._holes: set[int] = set()
+
+    @property
+    def next_key(self) -> str:
+        """Where the next entry will be."""
+        return f"{self._name}/{self._count + 1}"
 
     def count(self) -> int:
         return int(self._loop.request("count", key=self._name))
@@ -291,10 +333,26 @@ class StoreLog:
     def new(self) -> list[tuple[int, dict[str, Any]]]:
         """(number from 1, entry) of all new entries. An appender that died between counting and writing leaves
         a hole, which is read again each time."""
-        count = self._loop.request("count", key=self._name)
+        count = self.count()
+        if not self._count <= count <= self._count + MOST_ENTRIES + ENTRIES_PER_RANK * self._loop.world_size:
+            self._note(ForeignWriter(f"{self._name} counts {count} entries, expected about {self._count}"))
+            return []
         wanted = sorted(self._holes | set(range(self._count + 1, count + 1)))
         self._count = count
-        values = self._loop.fetch([f"{self._name}/{index}" for index in wanted])
-        found = [(index, json.loads(value)) for index, value in zip(wanted, values, strict=True) if value]
-        self._holes = set(wanted) - {index for index, _ in found}
-        return found
+        values = list(self._loop.fetch([f"{self._name}/{index}" for index in wanted]))
+        self._holes = {index for index, value in zip(wanted, values, strict=True) if not value}
+        return list(self._read(zip(wanted, values, strict=True)))
+
+    def _read(self, values: Iterable[tuple[int, str | None]]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for index, value in values:
+            try:
+                if value and self._kind:
+                    yield index, store_messages.read(self._kind, value, f"{self._name}/{index}")
+                elif value:
+                    yield index, json.loads(value)
+            except ForeignWriter as why:
+                if not self._excused(index, value or ""):
+                    self._note(why)
+
+    def _note(self, why: ForeignWriter) -> None:
+        self._loop.foreign = self._loop.foreign or why

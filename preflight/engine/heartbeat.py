@@ -3,16 +3,17 @@
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from preflight.core.outcome import Outcome
-from preflight.engine import store_keys
-from preflight.engine.event_loop import EventLoop, StoreLog, beat_every
+from preflight.engine import store_keys, store_messages
+from preflight.engine.event_loop import SMALL_AT_ONCE, EventLoop, StoreLog, beat_every
 from preflight.engine.membership import Membership
+from preflight.engine.store_messages import ForeignWriter
 
 SILENT_S = 12.0
 """A rank whose supervisor gave no sign of life for this long is lost. (Time in which the store itself did
 not answer does not count: see Silence.)"""
-BEATS_AT_ONCE = 512
 
 
 class StoodStill(Exception):  # noqa: N818 -- an event
@@ -56,8 +57,10 @@ class Heartbeats:
         self.own_faults: set[int] = set()
         self._loop, self._membership = loop, membership
         self._silence = Silence(membership.world_size)
-        self._left = StoreLog(loop, store_keys.left(membership.run_id))
+        self._left = StoreLog(loop, store_keys.left(membership.run_id), "left")
         self._last_look = 0.0
+        self._highest: dict[int, int] = {}
+        """The number of each rank's last beat."""
 
     def begin(self) -> None:
         """Starts a new check: earlier silence does not count."""
@@ -70,7 +73,7 @@ class Heartbeats:
             return
         self._last_look = now
         self._membership.look(late=True)
-        for _, entry in self._left.new():
+        for entry in self.refuse_foreign():
             if entry["kind"] == "gave_up":
                 raise StoodStill(f"rank 0 stood still: rank {entry['rank']} left because {entry['why']}")
             self.own_faults |= {entry["rank"]} if entry["kind"] == "fault" else set()
@@ -80,11 +83,26 @@ class Heartbeats:
         self._listen(sorted(members - set(self.lost) - {0}))
         self.find_the_dead(members)
 
+    def refuse_foreign(self) -> list[dict[str, Any]]:
+        """The new farewells. Raises ForeignWriter for what rank 0 or another rank has met of somebody else."""
+        left = [entry for _, entry in self._left.new()]
+        self._loop.refuse_changed(store_keys.now(self._membership.run_id))
+        for entry in left:
+            if entry["kind"] == "foreign":
+                raise ForeignWriter(entry["why"])
+        return left
+
     def _listen(self, ranks: list[int]) -> None:
         keys = [store_keys.beat(self._membership.run_id, rank) for rank in ranks]
-        beats = dict(zip(ranks, self._loop.fetch(keys, BEATS_AT_ONCE), strict=True))
+        beats = dict(zip(ranks, self._loop.fetch(keys, SMALL_AT_ONCE), strict=True))
+        for rank, key, text in zip(ranks, keys, beats.values(), strict=True):
+            if text is None and self._highest.get(rank):
+                store_messages.foreign(key, "", "a sign of life as before")
+            number = store_messages.beat(text, key) if text is not None else 0
+            self._highest[rank] = max(number, self._highest.get(rank, 0))  # an old one that is written again is none
+        numbers = {rank: str(self._highest[rank]) for rank in ranks}
         every = beat_every(self._membership.world_size)
-        for rank, seconds in self._silence.heard(beats, time.monotonic()).items():
+        for rank, seconds in self._silence.heard(numbers, time.monotonic()).items():
             if seconds >= SILENT_S + every:
                 doing = json.loads(beats[rank] or "{}").get("doing")
                 last = f"; last doing: {doing}" if doing else ""

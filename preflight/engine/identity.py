@@ -1,6 +1,7 @@
 """Who am I? The one module that reads RANK and related variables."""
 
 import hashlib
+import ipaddress
 import os
 import re
 import socket
@@ -8,7 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import node_names
+from preflight.engine import job_owner, rank_layout
+from preflight.engine.job_owner import JobOwner
 from preflight.engine.machine_id import machine_id
+from preflight.engine.rank_layout import RankLayout
 from preflight.sdk import addresses
 from preflight.sdk.addresses import Address
 from preflight.sdk.files import read as read_file
@@ -65,6 +70,10 @@ class LaunchIdentity:
     """The launch variables, for `env.launch`."""
     machine: str = ""
     """See machine_id.py."""
+    owner: JobOwner | None = None
+    """Which job it belongs to."""
+    layout: RankLayout | None = None
+    """On which nodes the ranks of the job are to run, as far as its launcher says."""
 
     def to_json(self) -> dict[str, Any]:
         """What rank 0 needs to know about a process."""
@@ -72,7 +81,8 @@ class LaunchIdentity:
             "launcher": self.launcher, "rank": self.rank, "world_size": self.world_size,
             "node_rank": self.node_rank, "node_name": self.node_name, "node_key": self.node_key,
             "machine": self.machine, "restarts": self.restarts, "problems": list(self.problems),
-            "environ": dict(self.environ),
+            "environ": dict(self.environ), "owner": self.owner, "local_rank": self.local_rank,
+            "local_world_size": self.local_world_size,
         }  # fmt: skip
 
 
@@ -181,6 +191,10 @@ def _identity(
         local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher != "env", least=1)
         node_rank = read.number("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
     master_port = read.number("MASTER_PORT", least=1, most=65535) if environ.get("MASTER_PORT") else port
+    if wrong := host_problem(environ.get("MASTER_ADDR", "")):
+        read.problems.append(("MASTER_ADDR", wrong))
+    node_name = node_names.safe(environ.get("SLURMD_NODENAME") or socket.gethostname())
+    parent = _Reader(environ).number(PARENT)
     return LaunchIdentity(
         launcher=launcher,
         rank=rank,
@@ -188,18 +202,49 @@ def _identity(
         local_rank=local_rank,
         local_world_size=local_world_size,
         node_rank=node_rank,
-        node_name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        node_name=node_name,
         node_key=_node_key(node_rank),
         machine=machine_id(),
         master_addr=environ.get("MASTER_ADDR", "").strip() or host,
         master_port=master_port,
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        parent=_Reader(environ).number(PARENT),
+        parent=parent,
         call=environ.get(CALL, ""),
         restarts=_Reader(environ).number("TORCHELASTIC_RESTART_COUNT") or 0,
         problems=tuple(dict.fromkeys(read.problems)),
         environ={name: environ[name] for name in (*VARIABLES, *ALSO_READ) if name in environ},
+        owner=job_owner.owner(launcher, environ, rank, node_name, parent),
+        layout=rank_layout.from_environ(launcher, environ, rank),
     )
+
+
+def host_problem(text: str) -> str:
+    """What is wrong with the form of a host name or address, as "is 'a..b', not ..."; "" if nothing is, or if it is
+    blank. torch takes it as it is, so that a space makes it a name that nobody has. Names are held against RFC 1123,
+    with "_" and letters of other scripts, which resolvers take, too."""
+    host = text.strip()
+    if not host or _is_address(text) or (len(text) <= 253 and re.fullmatch(r"([\w-]{1,63}\.)*[\w-]{1,63}\.?", text)):
+        return ""
+    if any(character.isspace() for character in text):
+        return f"is {text!r}, expected a host name or an address without spaces"
+    if "://" in host:
+        return f"is {text!r}, a URL, expected a host name or an address"
+    if host.startswith("[") and _is_address(host[1:].partition("]")[0]):
+        rest = host.partition("]")[2]
+        port = f", and the port ({rest[1:]}) in MASTER_PORT" if rest else ""
+        return f"is {text!r}, expected the IPv6 address without brackets{port}"
+    name, _, port = host.rpartition(":")
+    if name and ":" not in name and port.isdecimal():
+        return f"is {text!r}, with a port, expected the host alone; the port goes into MASTER_PORT"
+    return f"is {text!r}, not a host name or an address"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _node_key(node_rank: int | None) -> str:

@@ -1,21 +1,31 @@
 """Rank 0's part around the checks: which ranks joined, what is refused, and the verdict that all ranks end with."""
 
-import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.core.answer import Failure
+from preflight.core import rank_ranges
+from preflight.core.answer import Failure, FailureKind
 from preflight.core.finding import Reported
 from preflight.core.job import Job
-from preflight.engine import baseline, shutdown, store_keys
+from preflight.engine import baseline, shutdown, store_keys, store_messages
+from preflight.engine.child import LimitReached
 from preflight.engine.coordinator import Coordinator
 from preflight.engine.event_loop import Interrupted, tell_all
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
-from preflight.engine.run_findings import interrupted, own_fault, stood_still, store_lost
+from preflight.engine.run_findings import (
+    astray,
+    foreign_writer,
+    interrupted,
+    no_process,
+    own_fault,
+    stood_still,
+    store_lost,
+)
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
 
@@ -48,12 +58,15 @@ class Leader:
             self.supervisor.say, self.task.output.width, self.supervisor.environ
         )
         self._await_members()
+        if self.supervisor.astray:
+            return self._conclude(self._without_checks(astray(self.supervisor.astray)))
         try:
             self._prepare_output()
+            self._refuse_other_arguments()
             request = self.task.request
             backend, doubt = choose_backend(self.loop, request.backend, needs_torch=self.task.needs_torch)
             job = self.membership.job(backend)
-            self.loop.slot = self.supervisor.new_slot(self.membership.run_id, job, self.task.request.settings)
+            self.loop.slot = self.supervisor.new_slot(self.membership.run_id, job)
             coordinator = Coordinator(self.loop, self.membership, job, request, self.screen)
             if doubt:
                 coordinator.add_run_finding(replace(doubt, where=job.where(0)))
@@ -62,7 +75,16 @@ class Leader:
             self._coordinate(coordinator)
         except UsageError as error:
             return self._refuse(error)
+        except LimitReached as why:
+            return self._conclude(self._without_checks(no_process(str(why), {"node": self.here.node_name})))
         return self._conclude(coordinator)
+
+    def _without_checks(self, finding: Reported) -> Coordinator:
+        """A run that ends with this finding: the job cannot start, so nothing is measured."""
+        job = self.membership.job("gloo")
+        coordinator = Coordinator(self.loop, self.membership, job, self.task.request, self.screen)
+        coordinator.add_run_finding(finding)
+        return coordinator
 
     def _await_members(self) -> None:
         end = self.loop.until(self.supervisor.window_s)
@@ -86,10 +108,18 @@ class Leader:
         if not output.names():
             return
         answer = self.loop.ask(lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
+            raise LimitReached(answer.text)
         if isinstance(answer, Failure):
             raise UsageError(f"{output.names()}: cannot be written (the file system {answer.text})")
         if answer.value["refused"]:
             raise UsageError(answer.value["refused"])
+
+    def _refuse_other_arguments(self) -> None:
+        """Each rank takes its checks and settings from its own command line, not from the store. Raises UsageError."""
+        if others := self.membership.with_other_arguments():
+            text = f"{rank_ranges.ranks(others)} and rank 0 were given different plugins or settings"
+            raise UsageError(f"{text}: give all ranks the same --plugin, --set, --config, --model, --data and the like")
 
     def _coordinate(self, coordinator: Coordinator) -> None:
         try:
@@ -99,9 +129,16 @@ class Leader:
             self.loop.begin_ending()
             if not coordinator.find_the_dead(str(why)):
                 coordinator.add_run_finding(interrupted(f"rank 0 {why}"))
+        except LimitReached as why:
+            self.loop.begin_ending()
+            coordinator.add_run_finding(no_process(str(why), {"node": coordinator.job.node_of(0).node}))
         except StoreLost as why:
             self.loop.begin_ending()
             coordinator.add_run_finding(store_lost(why, self.here))
+        except ForeignWriter as why:
+            self.loop.begin_ending()
+            coordinator.report_other_jobs()  # that may well be what has written
+            coordinator.add_run_finding(foreign_writer(why, self.here))
         except StoodStill as why:
             self.loop.begin_ending()
             coordinator.add_run_finding(stood_still(0, coordinator.job, str(why)))
@@ -155,6 +192,7 @@ class Leader:
             "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.supervisor.nonce,
             "job": job.to_json(), "living": living, "strangers": len(self.membership.strangers),
             "exit_code": exit_code, "sentence": sentence, "command": self.task.command,
+            "proof": self.membership.proof(exit_code),
         }  # fmt: skip
         shutdown.publish(self.loop, verdict, self.here.call)
         return verdict
@@ -165,15 +203,20 @@ class Leader:
         """The failure that a restart repeats. After a pass the machine is tested again: something else has failed."""
         if not self.here.restarts:
             return None
-        text = self.loop.request("fetch", keys=[store_keys.last_verdict(self.here.call)])[0]
-        earlier: dict[str, Any] = json.loads(text or '{"exit_code": 0}')
+        key = store_keys.last_verdict(self.here.call)
+        text = self.loop.request("fetch", keys=[key])[0]
+        if text is None:
+            return None
+        earlier = store_messages.read("verdict", text, key)
+        store_messages.job(earlier["job"], key)
         stands = earlier["exit_code"] and earlier["command"] == self.task.command
         return earlier if stands else None
 
     def _say_again(self, earlier: dict[str, Any]) -> int:
         """Repeats the verdict: torchrun restarted a job that already has one, and nothing has changed."""
         self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
-        again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce}
+        proof = self.membership.proof(earlier["exit_code"])
+        again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce, "proof": proof}
         tell_all(self.loop, self.membership.run_id, again)
         self._await_members()
         living, strangers = sorted(self.membership.present), len(self.membership.strangers)

@@ -8,6 +8,8 @@ import socket
 import sys
 
 from preflight.engine.identity import OWN
+from preflight.engine.store_seal import SECRET, new_secret
+from preflight.results.destinations import Output
 
 CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
@@ -53,6 +55,33 @@ def loopback_works() -> bool:
     return True
 
 
+def _import_torch(deadline_s: float) -> int:
+    """Returns 0, or the exit code after a sentence. The launcher then has its signals as it had them."""
+    from preflight.engine.event_loop import EventLoop, Interrupted
+    from preflight.engine.process_group import TorchBroken
+    from preflight.engine.torch_import import TorchUnread, import_watched
+
+    handled = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    loop, complain = EventLoop(deadline_s), Output().complain
+    signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
+    try:
+        import_watched(loop, complain)
+    except TorchUnread as why:
+        complain(f"{'ERROR' if why.is_slow else 'FAIL'}: {why}: no rank was started")
+        return 3 if why.is_slow else 1
+    except TorchBroken as why:
+        complain(f"FAIL: {why}, expected it to work: no rank was started")
+        return 1
+    except Interrupted as why:
+        complain(f"it {why}: no rank was started")
+        return 3
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+    return 0
+
+
 def launch(arguments: list[str], deadline_s: float) -> int:
     """Starts `python -m preflight ARGUMENTS` on every rank and returns the exit code they ended with."""
     if not loopback_works():
@@ -60,34 +89,29 @@ def launch(arguments: list[str], deadline_s: float) -> int:
             "preflight: 127.0.0.1 cannot be reached on this machine (ip link set lo up): no rank was started\n"
         )
         return 3
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
-    from preflight.engine.process_group import TorchBroken, import_torch
-
-    try:
-        import_torch()
-    except TorchBroken as why:
-        sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
-        return 1
+    if code := _import_torch(deadline_s):
+        return code
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from preflight.engine import loopback_rendezvous
+
     # The ranks report what happened; the launcher's messages would only bury that.
     logging.disable(logging.CRITICAL)
     # As torchrun does, with a warning: several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[OWN] = "1"
+    os.environ[SECRET] = new_secret()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=ranks_here(),
         run_id=os.urandom(16).hex(),
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
+        rdzv_backend=loopback_rendezvous.register(),
+        local_addr=loopback_rendezvous.ADDRESS,
         max_restarts=0,
     )
     try:

@@ -6,25 +6,33 @@ its own nonce, rank 0 answers to the nonce, and only a process that answers back
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from preflight.core import facts
+from preflight.core import facts, node_names
 from preflight.core.job import Job, Node
-from preflight.engine import store_keys
+from preflight.engine import job_owner, store_keys, store_messages, store_seal
 from preflight.engine.child import is_alive
+from preflight.engine.endpoint import is_everywhere
 from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
+from preflight.engine.job_owner import JobOwner
+from preflight.engine.rank_layout import Seat, nodes_of_missing
+from preflight.engine.store import is_other_job, shared_port
+from preflight.engine.store_messages import ForeignWriter
 
 STRANGERS = "preflight.strangers"
 """The name in `PLAN.reads` for the processes that came but have no place in the run."""
+FOREIGN = "foreign"
+"""The place of a process of another job, which leaves at once."""
 RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
 
 
-def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str) -> int:
-    """Announces this process on the store, and returns its number in the order of arrival."""
-    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid")}
+def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str, arguments: str) -> int:
+    """Announces this process on the store, and returns its number in the order of arrival. `arguments`: a hash of what
+    its command line says of checks (Request.arguments)."""
+    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid"), "arguments": arguments}
     about = {**process, "addresses": host_addresses(), **launch.to_json()}
     index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
     return index
@@ -54,15 +62,19 @@ class Membership:
         self.loop = loop
         self.run_id = os.urandom(6).hex()
         self.world_size = launch.world_size
+        self.master_addr = launch.master_addr
         self.present: dict[int, Newcomer] = {}
         self.strangers: dict[int, dict[str, Any]] = {}
         """Living processes without a place in the run, by number of arrival: why (invalid, outside,
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
+        self.foreign: dict[int, JobOwner] = {}
+        """Processes of other jobs that came to this store, by number of arrival."""
         self._identity = launch
         self._nonce, self._index = nonce, index
-        self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call))
-        self._here = StoreLog(loop, store_keys.here(self.run_id))
+        self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call), "arrival", self._is_of_other_secret)
+        self._here = StoreLog(loop, store_keys.here(self.run_id), "here")
         self._greeted: dict[str, tuple[Newcomer, str]] = {}
+        self._proofs = [os.urandom(16).hex() for _ in store_messages.EXIT_CODES]
 
     @property
     def complete(self) -> bool:
@@ -76,16 +88,60 @@ class Membership:
             self._greet(Newcomer(index, about), late)
         answered = self._here.new()
         for _, entry in answered:
-            self._give_a_place(*self._greeted.pop(entry["nonce"]))
+            if greeted := self._greeted.pop(entry["nonce"], None):  # a process of another job has no place to take
+                self._give_a_place(*greeted)
         return bool(came or answered)
 
     def _greet(self, arrival: Newcomer, late: bool) -> None:
         if arrival.nonce == self._nonce:
             self.present[0] = arrival
             return
+        if self._is_foreign(arrival):
+            self.put(store_keys.welcome(arrival.nonce), self._welcome(FOREIGN))
+            return
         why = self._why_strange(arrival) or ("late" if late else "")
         self._greeted[arrival.nonce] = (arrival, why)
-        self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member"})
+        self.put(store_keys.welcome(arrival.nonce), self._welcome(why or "member"))
+
+    def _welcome(self, place: str) -> dict[str, Any]:
+        proofs = [store_messages.proof_of(proof) for proof in self._proofs]
+        return {"run": self.run_id, "place": place, "proofs": proofs}
+
+    def proof(self, exit_code: int) -> str:
+        """What shows that a verdict with this exit code is rank 0's. Its hash is in each welcome, so who comes to the
+        store later cannot invent a verdict: only the one that rank 0 has published has its proof."""
+        return self._proofs[exit_code]
+
+    def _is_of_other_secret(self, index: int, text: str) -> bool:
+        """Whether an arrival that nobody with this job's secret has written is of another job, by what it claims. It
+        gets an answer that it cannot believe, and so it need not wait for one."""
+        try:
+            about = store_messages.read("arrival", store_seal.claimed(text), "")
+        except ForeignWriter:
+            return False
+        answer = json.dumps(self._welcome(FOREIGN))
+        self.loop.request("put_once", key=store_keys.welcome(about["nonce"]), value=answer)
+        return self._is_foreign(Newcomer(index, about), with_ranks=False)
+
+    def _is_foreign(self, arrival: Newcomer, *, with_ranks: bool = True) -> bool:
+        """Notes it, if it lives: on a launcher's store, whoever came before rank 0 may be of an earlier attempt.
+        `with_ranks`: ranks with places may be its own; those that know this job's secret are not another's."""
+        theirs = job_owner.from_json(arrival.about.get("owner"))
+        if theirs is None or not is_other_job(self._identity, theirs):
+            return False
+        if not self._identity.agent_store or arrival.index > self._index:
+            self.foreign[arrival.index] = theirs
+            if with_ranks:
+                self._evict(theirs["launcher"])
+        return True
+
+    def _evict(self, launcher: str) -> None:
+        """Takes their places from ranks that the rank 0 of another launch has brought along: they came first."""
+        own = self._identity.owner
+        for rank, newcomer in list(self.present.items()) if own and launcher != own["launcher"] else ():
+            theirs = job_owner.from_json(newcomer.about.get("owner"))
+            if launcher and rank and theirs and theirs["launcher"] == launcher:
+                del self.present[rank]
 
     def _why_strange(self, arrival: Newcomer) -> str:
         if arrival.rank is None:
@@ -99,7 +155,7 @@ class Membership:
         why = why or self._why_strange(arrival)
         if why or arrival.rank is None:
             known = {key: arrival.about[key] for key in ("rank", "pid", "environ", "problems")}
-            self.strangers[arrival.index] = {"why": why, "node": arrival.about["node_name"], **known}
+            self.strangers[arrival.index] = {"why": why, "node": node_names.safe(arrival.about["node_name"]), **known}
         else:
             self.present[arrival.rank] = arrival
 
@@ -115,7 +171,7 @@ class Membership:
             book.add(STRANGERS, [index], facts.to_text(stranger))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        self.loop.request("put", key=key, value=json.dumps(value))
+        self.loop.put(key, json.dumps(value))
 
     def is_rival(self) -> bool:
         """Whether another process with rank 0 came before this one, lives, and claims the run."""
@@ -129,10 +185,15 @@ class Membership:
         return False
 
     def _before_me(self) -> list[Newcomer]:
-        return [
-            Newcomer(index, about)
-            for index, about in StoreLog(self.loop, store_keys.arrivals(self._identity.call)).new()
-        ]
+        arrivals = StoreLog(self.loop, store_keys.arrivals(self._identity.call), "arrival", lambda *_: True)
+        return [Newcomer(index, about) for index, about in arrivals.new()]  # who leads looks at the others again
+
+    def with_other_arguments(self) -> list[int]:
+        """The ranks whose command line says something else of checks than rank 0's."""
+        if 0 not in self.present:  # something foreign stands where rank 0 had written: the coordinator refuses it
+            return []
+        own = self.present[0].about["arguments"]
+        return sorted(rank for rank, arrival in self.present.items() if arrival.about["arguments"] != own)
 
     def job(self, backend: str) -> Job:
         """The job with its nodes, ordered by number, under unique names."""
@@ -141,16 +202,39 @@ class Membership:
             by_key.setdefault(self.present[rank].about["node_key"], []).append(rank)
         firsts = {key: self.present[ranks[0]].about for key, ranks in by_key.items()}
         keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
-        names = [firsts[key]["node_name"] for key in keys]
+        names = [node_names.safe(firsts[key]["node_name"]) for key in keys]
         numbers = [firsts[key]["node_rank"] for key in keys]
         told = None not in numbers and len(set(numbers)) == len(numbers)
         nodes = []
         for number, key in enumerate(keys):
             about = firsts[key]
             node_rank = about["node_rank"] if told else number
-            name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
+            name = names[number] if names.count(names[number]) == 1 else f"{names[number]}#{node_rank}"
             nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"]), about["machine"]))
-        return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+        made = Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+        return replace(made, missing_on=self._missing_on(made)) if made.missing else made
+
+    def _missing_on(self, job: Job) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """No node from which no rank came where MASTER_ADDR is each node itself, or where more such nodes are missing
+        than came: the fault may then well be rank 0's, or the network's."""
+        layout = self._identity.layout
+        if layout is None:
+            return ()
+        about = {rank: newcomer.about for rank, newcomer in self.present.items()}
+        seats = {
+            rank: Seat(job.node_of(rank).node, came.get("local_rank"), came.get("local_world_size"))
+            for rank, came in about.items()
+        }
+        found = nodes_of_missing(layout, job.world_size, seats)
+        gone = found.keys() - {node.node for node in job.nodes}
+        if is_everywhere(self.master_addr) or len(gone) > len(job.nodes):
+            found = {node: ranks for node, ranks in found.items() if node not in gone}
+        return tuple((node, tuple(ranks)) for node, ranks in found.items())
+
+    def other_jobs(self) -> dict[str, str]:
+        """The sentence about each other job that came to this one's port, by its name; by its rank 0, if that came."""
+        came = sorted(self.foreign.values(), key=lambda owner: owner["rank"] != 0)
+        return {job_owner.called(owner): shared_port(self._identity, owner) for owner in reversed(came)}
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Those of the ranks that are on this node and whose supervisors are dead."""

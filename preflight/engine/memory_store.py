@@ -26,7 +26,7 @@ class MemoryStore:
             self._counts[key] = self._counts.get(key, 0) + 1
             self._values[f"{key}/{self._counts[key]}"] = arguments["value"]
             return self._counts[key]
-        if do == "await":
+        if do == "await_key":
             return key in self._values
         if do == "count":
             return self._counts.get(key, 0)

@@ -1,5 +1,6 @@
 """The part of every rank but 0: does what rank 0 says until the verdict comes or rank 0 is gone."""
 
+import contextlib
 import json
 import os
 import time
@@ -10,11 +11,12 @@ from typing import Any
 from preflight.core import rank_ranges
 from preflight.core.job import Job
 from preflight.core.outcome import LOG_TAIL, Outcome
-from preflight.engine import store_keys
+from preflight.engine import store_keys, store_messages
 from preflight.engine.child import is_alive
 from preflight.engine.event_loop import LOOK_S, EventLoop, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
 from preflight.engine.identity import LaunchIdentity, namespace
+from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
@@ -32,16 +34,17 @@ class NoCoordinator(Exception):  # noqa: N818 -- an event
     """Rank 0 does not answer, or no longer does. Its text says which."""
 
 
-def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> tuple[str, str]:
-    """(the run's id; "member", or why this process has no place: see membership.py). Raises NoCoordinator."""
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> dict[str, Any]:
+    """run (its id), place ("member", or why this process has no place: see membership.py) and proofs (hashes, by exit
+    code). Raises NoCoordinator and ForeignWriter."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
         if loop.has_come(store_keys.welcome(nonce), end - time.monotonic()):
-            answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
-            welcome = json.loads(answer)
+            key = store_keys.welcome(nonce)
+            welcome = store_messages.read("welcome", loop.request("fetch", keys=[key])[0] or "", key)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
             loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
-            return welcome["run"], welcome["place"]
+            return welcome
     raise NoCoordinator(
         f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
     )
@@ -64,11 +67,12 @@ class Participant:
         loop: EventLoop,
         rank: int | None,
         nonce: str,
-        run_id: str,
-        new_slot: Callable[[Job, Mapping[str, str]], WorkerSlot],
+        welcome: Mapping[str, Any],
+        new_slot: Callable[[Job], WorkerSlot],
     ) -> None:
         """A process without a place in the run (`rank` is None) only waits for the verdict."""
-        self.loop, self.rank, self.run_id = loop, rank, run_id
+        self.loop, self.rank, self.run_id = loop, rank, str(welcome["run"])
+        self._proofs: list[str] = welcome["proofs"]
         self.job: Job | None = None
         self.verdict: dict[str, Any] | None = None
         self._nonce = nonce
@@ -81,6 +85,8 @@ class Participant:
         """How often this rank has heard that rank 0 says something else."""
         self._next_look = 0.0
         self._last_watch = 0.0
+        self._last_beat = 0
+        """The number of rank 0's last sign of life."""
 
     def run(self) -> dict[str, Any]:
         """Runs until the verdict, and returns it. Raises NoCoordinator if rank 0 falls silent."""
@@ -113,8 +119,7 @@ class Participant:
             self._next_look = 0.0
 
     def _look(self) -> None:
-        now = self.loop.request("fetch", keys=[store_keys.now(self.run_id)])[0]
-        event: dict[str, Any] = json.loads(now) if now else {"event": "nothing"}
+        event = self._event()
         if event["event"] == "verdict":
             self.verdict = event
         elif event["event"] == "abort" and event["step"] == self._step and self.loop.slot:
@@ -125,8 +130,31 @@ class Participant:
             self._step = event["step"]
             self._begin(event["order"])
 
+    def _event(self) -> dict[str, Any]:
+        """What rank 0 says now. Raises ForeignWriter for what it cannot have said."""
+        key = store_keys.now(self.run_id)
+        text = self.loop.request("fetch", keys=[key])[0]
+        if text is None and self._step == 0:
+            return {"event": "nothing"}
+        event = store_messages.event(text or "", key)
+        if event["event"] != "verdict" and event["step"] < self._step:
+            raise ForeignWriter(f"{key} holds step {event['step']} after step {self._step}")
+        if event["event"] == "verdict":
+            self._refuse_invented(event, key)
+        return event
+
+    def _refuse_invented(self, verdict: Mapping[str, Any], key: str) -> None:
+        """A verdict is rank 0's if its proof has the hash that rank 0 said in its welcome."""
+        proofs = self._proofs[verdict["exit_code"] : verdict["exit_code"] + 1]
+        if verdict["run"] != self.run_id or proofs != [store_messages.proof_of(verdict["proof"])]:
+            raise ForeignWriter(f"{key} holds a verdict with exit code {verdict['exit_code']} that rank 0 did not give")
+        store_messages.job(verdict["job"], key)
+
     def _begin(self, order: dict[str, Any]) -> None:
-        members = rank_ranges.from_text(order["members"])
+        key = store_keys.now(self.run_id)
+        members = store_messages.members(order["members"], key)
+        if self.rank in members and self.loop.slot is not None and self.loop.slot.busy:
+            raise ForeignWriter(f"{key} holds step {self._step}, while this rank still measures the one before")
         if order["fresh"] and self.loop.slot is not None:
             self.loop.slot.retire()
         if self.rank not in members:
@@ -134,21 +162,24 @@ class Participant:
         if self.job is None:
             self._learn_the_job()
         if self.loop.slot is not None:
-            self.loop.slot.start({**order, "members": list(members)})
+            self.loop.slot.start(self._step, {**order, "members": list(members)})
 
     def _learn_the_job(self) -> None:
-        text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
-        about = json.loads(text)
-        self.job = Job.from_json(about["job"])
+        key = store_keys.job(self.run_id)
+        about = store_messages.read("job", self.loop.request("fetch", keys=[key])[0] or "", key)
+        self.job = store_messages.job(about["job"], key)
         assert self.rank is not None, "a process without a place is in no step"
-        key = store_keys.processes(self.run_id, self.job.node_of(self.rank).node_rank)
-        processes = json.loads(self.loop.request("fetch", keys=[key])[0])
+        node = self.job.node_of(self.rank)
+        key = store_keys.processes(self.run_id, node.node_rank)
+        processes = store_messages.read("processes", self.loop.request("fetch", keys=[key])[0] or "", key)
+        if not {str(self.rank)} <= set(processes) <= set(map(str, node.ranks)):
+            raise ForeignWriter(f"{key} holds the processes of other ranks than {rank_ranges.to_text(node.ranks)}")
         mine = namespace("pid")
-        self._pids = {int(rank): pid for rank, (pid, _, its) in processes.items() if its == mine}
-        if processes[str(self.rank)][1] != self._nonce:
+        self._pids = {int(rank): its["pid"] for rank, its in processes.items() if its["pids"] == mine}
+        if processes[str(self.rank)]["nonce"] != self._nonce:
             self.rank = None  # another process with this rank came first
             return
-        self.loop.slot = self._new_slot(self.job, about["settings"])
+        self.loop.slot = self._new_slot(self.job)
 
     def _tell_collectives(self) -> None:
         """Sends the recorded collectives of a rank that has measured: others wait in one, or failed in it."""
@@ -179,23 +210,30 @@ class Participant:
         if now - self._last_watch < beat_every(self.loop.world_size):
             return
         self._last_watch = now
-        beat = self.loop.request("fetch", keys=[store_keys.beat(self.run_id, 0)])[0]
-        silent = self._silence.heard({0: beat}, now)[0]
+        key = store_keys.beat(self.run_id, 0)
+        beat = self.loop.request("fetch", keys=[key])[0]
+        if beat is not None:
+            self._last_beat = max(self._last_beat, store_messages.beat(beat, key))
+        silent = self._silence.heard({0: str(self._last_beat)}, now)[0]
         if silent >= SILENT_S + beat_every(self.loop.world_size):
             raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
 
     def say_goodbye(self, why: str, kind: str) -> None:
-        """Tells rank 0 that this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (preflight's own)."""
+        """Tells rank 0 that this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (preflight's
+        own), foreign (something else writes into the store)."""
         entry = json.dumps({"rank": self.rank, "why": why, "kind": kind, "dead": self.dead_beside_me()})
         if self.rank is not None:
             self.loop.request("append", key=store_keys.left(self.run_id), value=entry)
 
-    def leave_early(self, why: str) -> dict[str, Any] | None:
-        """Called when told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""
-        self.say_goodbye(why, "told")
+    def leave_early(self, why: str, kind: str = "told") -> dict[str, Any] | None:
+        """Called when told to end, or when something foreign was met: says so, and waits a moment for rank 0's verdict,
+        which may explain it."""
+        self.say_goodbye(why, kind)
         end = time.monotonic() + LAST_LOOK_S
         while self.verdict is None and time.monotonic() < end and not self.rank_0_is_dead():
-            self._look()
+            with contextlib.suppress(ForeignWriter):
+                event = self._event()
+                self.verdict = event if event["event"] == "verdict" else None
             self.loop.pump(0.05)
         return self.verdict
 

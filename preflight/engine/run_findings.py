@@ -11,12 +11,19 @@ from preflight.core.action import engine_action
 from preflight.core.exceptions import ENGINE, in_one_line, place_of
 from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
+from preflight.engine import job_owner
+from preflight.engine.child import LimitReached
+from preflight.engine.endpoint import Astray, is_everywhere
 from preflight.engine.identity import LaunchIdentity
+from preflight.engine.job_owner import PortInUse
 from preflight.engine.participant import NoCoordinator, Participant
 from preflight.engine.process_group import TorchBroken
-from preflight.engine.same_rank import others_here
-from preflight.engine.store import TAKEN
+from preflight.engine.same_rank import holder_of, others_here, owner_of
+from preflight.engine.store import TAKEN, shared_port
 from preflight.engine.store_client import StoreLost
+from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.store_seal import SECRET
+from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
 from preflight.results.result import Result
@@ -48,7 +55,9 @@ def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
     return run_finding("warn", "baseline", text, "Name a report of a run with the same number of ranks and backend.")
 
 
-def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]] = ()) -> list[Reported]:
+def never_came(
+    job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]] = (), master_addr: str = ""
+) -> list[Reported]:
     """Findings for ranks that never joined: one each, or one for all of many. `strangers`: who came instead."""
     came_on = rank_ranges.count(len(job.nodes), "node")
     came = f"{job.world_size - len(job.missing)} of {job.world_size} ranks, on {came_on}, did"
@@ -56,10 +65,13 @@ def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]]
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
     for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
-    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output."
+    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? See its own output: does it still import torch?"
+    if is_everywhere(master_addr):
+        fix += f" MASTER_ADDR is {master_addr}: it leads to rank 0 only from rank 0's own node."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
-        return [run_finding("fail", "lost", text, fix, {"rank": rank}) for rank in job.missing]
-    return [replace(run_finding("fail", "lost", text, fix), ranks=rank_ranges.to_text(job.missing), nodes=[])]
+        return [run_finding("fail", "lost", text, fix, job.where(rank)) for rank in job.missing]
+    nodes = [node for node, _ in job.missing_on]
+    return [replace(run_finding("fail", "lost", text, fix), ranks=rank_ranges.to_text(job.missing), nodes=nodes)]
 
 
 def gone(rank: int, job: Job, why: str) -> Reported:
@@ -90,13 +102,56 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
     if TAKEN in str(why):
+        theirs = holder_of(here.master_port or 0)
+        if theirs and here.owner and job_owner.is_other_job(here.owner, theirs):
+            return port_in_use(shared_port(here, theirs))
         fix = f"Find the process: ss -ltnp 'sport = :{here.master_port}'; end it, or set a different MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
+    if "refused" in str(why) and not here.agent_store:  # the way there is open
+        fix = (
+            "Was rank 0 started? See its output: it serves the store once it has imported torch, which takes long on a "
+        )
+        fix += "slow file system (then give all ranks a longer --deadline)."
+        return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
     who = "torchrun's agent" if here.agent_store else "rank 0"
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"
     return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
+
+
+def no_process(limit: str, where: Mapping[str, Any]) -> Reported:
+    """The finding for a supervisor that cannot start a process or open a file. `limit`: which one was reached."""
+    text = f"no process can be started, or no file opened: {limit}; expected room for about 20 per rank"
+    return run_finding("fail", "no_process", text, FIXES["no_process"], where)
+
+
+def astray(text: str) -> Reported:
+    """The finding for a MASTER_ADDR that names another node than rank 0's. No node is at fault."""
+    fix = (
+        "Set MASTER_ADDR to the node of rank 0, the first one of this job's own list and not of a sorted or an earlier "
+        'one: scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1 under Slurm.'
+    )
+    return run_finding("fail", "rendezvous", text, fix, {"variable": "MASTER_ADDR"})
+
+
+def port_in_use(text: str) -> Reported:
+    """The finding for a port that two jobs have: both jobs report it, and no node is at fault."""
+    fix = (
+        "Give each job a MASTER_PORT of its own (under srun or mpirun without one, preflight has one for each job), "
+        "or end the other job. If both are one job, give every process its own RANK."
+    )
+    return run_finding("fail", "rendezvous", text, fix, {"variable": "MASTER_PORT"})
+
+
+def foreign_writer(why: ForeignWriter, here: LaunchIdentity) -> Reported:
+    """The finding for what no rank of this run can have written. No rank is to blame for it."""
+    text = f"something else writes into the store at {here.master_addr}:{here.master_port}: {why}"
+    fix = (
+        "End the other process, or another job with this MASTER_PORT; close the port to other users, or set the same "
+        f"{SECRET} (16 random digits or more) on all ranks. All nodes need one version of preflight."
+    )
+    return run_finding("fail", "foreign_writer", text, fix)
 
 
 def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
@@ -139,12 +194,25 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
+    if isinstance(why, ForeignWriter):
+        return foreign_writer(why, here)
+    if isinstance(why, TorchUnread):
+        return _unread(why, own_job(here, follower).where(here.rank or 0))
     if isinstance(why, TorchBroken):
         fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
             "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )
+    if isinstance(why, LimitReached):
+        return no_process(str(why), {"node": here.node_name})
+    if isinstance(why, Astray):
+        return astray(str(why))
+    if isinstance(why, PortInUse):
+        return port_in_use(str(why))
     if here.rank == 0 and isinstance(why, (StoreLost, NoCoordinator)) and (others := others_here(os.environ)):
+        theirs = owner_of(others[0])
+        if theirs and here.owner and job_owner.is_other_job(here.owner, theirs):
+            return port_in_use(shared_port(here, theirs))
         return same_rank(others, why, here)
     if isinstance(why, StoreLost):
         return store_lost(why, here)
@@ -153,6 +221,15 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding("fail", "lost", str(why), fix, own_job(here, follower).where(0))
     and_rank_0 = "" if here.rank == 0 else ", and rank 0 gave no verdict"
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")
+
+
+def _unread(why: TorchUnread, where: Mapping[str, Any]) -> Reported:
+    """A file system that is slow is no failure: the run needs more time. One that does not answer is."""
+    if why.is_slow:
+        fix = "Give the run more time (--deadline), or put the environment on a local disk."
+        return run_finding("error", "deadline", f"{why}; the run's deadline left no more time", fix, where)
+    fix = "No job whose environment is there can start: check its mount and server on that node (mount, dmesg)."
+    return run_finding("fail", "torch", str(why), fix, where)
 
 
 def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:

@@ -1,8 +1,11 @@
-"""Finds other processes on this machine that were started as the same rank of the same job."""
+"""Finds other processes on this machine that were started as the same rank of the same job, or have its port."""
 
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from preflight.engine import identity, job_owner
+from preflight.engine.job_owner import JobOwner
 
 if TYPE_CHECKING:
     import psutil
@@ -24,6 +27,33 @@ def others_here(environ: Mapping[str, str]) -> list[int]:
     alike = (process for process in psutil.process_iter() if process.pid not in family)
     found = {process.pid: parent for process in alike if (parent := _parent(process, environ)) is not None}
     return sorted(pid for pid, parent in found.items() if parent not in found)
+
+
+def holder_of(port: int) -> JobOwner | None:
+    """The job of the process that listens at this port of this machine; None if it cannot be seen: another user's, or
+    in another container."""
+    import psutil
+
+    try:
+        users = [user for user in psutil.net_connections("tcp") if user.laddr and user.laddr.port == port]
+    except (psutil.Error, OSError):
+        return None
+    pid = next((user.pid for user in users if user.status == psutil.CONN_LISTEN and user.pid), None)
+    return owner_of(pid) if pid else None
+
+
+def owner_of(pid: int) -> JobOwner | None:
+    """The job of a process of this machine, by its environment; None if that cannot be read."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        there, above = identity.from_environ(process.environ()), process.ppid()
+    except (psutil.Error, OSError):
+        return None
+    if there.launcher == "local" or there.owner is None:
+        return None
+    return {**there.owner, "pid": pid, "launcher": job_owner.process_key(above)}
 
 
 def _parent(process: "psutil.Process", environ: Mapping[str, str]) -> int | None:

@@ -12,6 +12,7 @@ from preflight.core.job import Job, Node
 from preflight.engine import store_keys
 from preflight.engine.event_loop import EventLoop, tell_all
 from preflight.engine.store_client import StoreLost
+from preflight.results.destinations import for_terminal
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
 """The variable with the descriptor to which each rank writes its verdict (see cli/api.py)."""
@@ -27,15 +28,15 @@ def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
         loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(verdict))
 
 
-def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> None:
+def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None, *, serves: bool = False) -> None:
     """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
-    and the store ends with node 0."""
+    and the store ends with node 0, or with the rank that `serves` it."""
     job = Job.from_json(verdict["job"])
     node = job.node_of(rank) if rank is not None else Node("", -1, ())
     everybody = store_keys.farewells(verdict["run"], verdict["attempt"])
     mine = store_keys.farewells(verdict["run"], verdict["attempt"], node.node_rank)
     living = set(verdict["living"])
-    if 0 in node.ranks:  # processes without a place learn the verdict from this node's store, too
+    if serves or 0 in node.ranks:  # processes without a place learn the verdict from this node's store, too
         key, awaited = everybody, len(living) + verdict["strangers"]
     else:
         key, awaited = mine, len(living & set(node.ranks))
@@ -56,7 +57,8 @@ def _await_all(loop: EventLoop, key: str, awaited: int) -> None:
 
 
 def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
-    """Tells the process that started this rank: torchrun then reports its error file instead of guessing."""
+    """Tells the process that started this rank: torchrun then prints its error file instead of guessing."""
+    sentence = for_terminal(sentence)
     if exit_code:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
         error = {"message": {"message": sentence, "extraInfo": details}}

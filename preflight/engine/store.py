@@ -1,13 +1,19 @@
 """Opens a rank's store: the launcher's, one that rank 0 serves itself, or a dictionary for a single rank."""
 
+import contextlib
+import json
 import time
 from datetime import timedelta
+from typing import NamedTuple
 
-from preflight.engine import store_client, store_keys
+from preflight.engine import endpoint, job_owner, store_client, store_keys, store_messages
 from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
+from preflight.engine.job_owner import JobOwner, PortInUse
 from preflight.engine.store_client import StoreClient, StoreLost, host_store
+from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.store_seal import Seal
 from preflight.sdk import reachability, tcp
 
 PATIENCE_S = 30.0
@@ -17,37 +23,124 @@ CAUSE_S = 2.0
 TAKEN = "EADDRINUSE"
 
 
-def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
-    """On rank 0, if the launcher serves no store: starts the process that does. None on the other ranks, and if another
-    process that calls itself rank 0 already serves it. Raises StoreLost."""
-    host, port = here.master_addr, here.master_port
-    if not host or not port:
-        raise StoreLost(f"there is no store to connect to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
-    if here.agent_store or here.rank != 0:
+class Serving(NamedTuple):
+    """What a rank has found at MASTER_ADDR:MASTER_PORT before it connects."""
+
+    host: Child | None = None
+    """The process that serves the store, if this rank has started it."""
+    is_guest: bool = False
+    """Another process that calls itself rank 0 of this job serves it."""
+    astray: str = ""
+    """On rank 0: why MASTER_ADDR does not lead here."""
+
+
+def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Serving:
+    """If the launcher serves no store: starts the process that does, on rank 0; or on a rank of the node that
+    MASTER_ADDR wrongly names, so that all ranks hear of it. Raises StoreLost and PortInUse."""
+    if not here.master_addr or not here.master_port:
+        raise StoreLost(
+            f"there is no store to connect to: MASTER_ADDR is {here.master_addr!r} and MASTER_PORT {here.master_port}"
+        )
+    if here.agent_store:
+        return Serving()
+    if here.rank != 0:
+        return Serving(_stand_in(loop, here, window_s))
+    if astray := endpoint.astray(loop, here):
+        return Serving(astray=astray)
+    try:
+        return Serving(_started(loop, here, window_s))
+    except StoreLost as why:
+        if TAKEN not in str(why) or (theirs := _served_by(loop, here)) is None:
+            raise
+        return Serving(is_guest=theirs["rank"] == 0)
+
+
+def claim(here: LaunchIdentity) -> str:
+    """What SERVED_BY holds."""
+    return json.dumps({"world_size": here.world_size, **(here.owner or {})})
+
+
+def refuse_other_job(loop: EventLoop, here: LaunchIdentity) -> None:
+    """Called once connected, and once this process has said hello there. Raises PortInUse if the store belongs to
+    another job, or is not of preflight at all, and ForeignWriter if no rank can have written whose it is; claims a
+    launcher's store for this job, if nobody has yet."""
+    if here.launcher == "local":
+        return
+    text = loop.request("fetch", keys=[store_keys.SERVED_BY])[0]
+    if text is None and here.agent_store:
+        if here.rank == 0:
+            loop.request("put", key=store_keys.SERVED_BY, value=claim(here))
+        return
+    if text is None and not loop.request("await_key", key=store_keys.SERVED_BY, within_s=CAUSE_S):
+        raise PortInUse(
+            f"the store that answers at {here.master_addr}, port {here.master_port}, is not rank 0's: another job or "
+            "program has the port, expected only this job there"
+        )
+    theirs, _ = read_claim(text or loop.request("fetch", keys=[store_keys.SERVED_BY])[0])
+    if is_other_job(here, theirs):
+        raise PortInUse(shared_port(here, theirs))
+
+
+def is_other_job(here: LaunchIdentity, theirs: JobOwner) -> bool:
+    """A launcher's store outlives its ranks: there a different parent may be that of an earlier attempt."""
+    if here.owner is None:
+        return False
+    ours: JobOwner = {**here.owner, "launcher": ""} if here.agent_store else here.owner
+    return job_owner.is_other_job(ours, theirs)
+
+
+def shared_port(here: LaunchIdentity, theirs: JobOwner) -> str:
+    """ "port 29755 on node0 is in use by Slurm step 78.0 (...), expected ..."."""
+    ours = job_owner.described(here.owner) if here.owner else "this job"
+    by = job_owner.described(theirs)
+    return f"port {here.master_port} on {here.master_addr} is in use by {by}, expected only this job there, {ours}"
+
+
+def _stand_in(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
+    if not endpoint.is_left_to_us(loop, here):
         return None
-    child = Child(host_store(host, port, store_keys.SERVED_BY, str(here.world_size)), output=False)
+    with contextlib.suppress(StoreLost):  # then another rank of this node does
+        return _started(loop, here, window_s)
+    return None
+
+
+def _started(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child:
+    """It listens on loopback only where MASTER_ADDR is loopback on every node: a host's own name may be that only on
+    the host itself (Debian's 127.0.1.1), while other nodes reach it by another address."""
+    host, port, only_here = here.master_addr, here.master_port or 0, endpoint.is_everywhere(here.master_addr)
+    serve = host_store(host, port, store_keys.SERVED_BY, claim(here), if_loopback=only_here)
+    child = Child(serve, output=False)
     try:
         _await_start(loop, child, port, window_s)
-    except StoreLost as why:
-        child.end()
-        if TAKEN in str(why) and _is_served(loop, here):
-            return None
-        raise
     except BaseException:
         child.end()
         raise
     return child
 
 
-def _is_served(loop: EventLoop, here: LaunchIdentity) -> bool:
-    """Whether another rank 0 of a job with this world size serves a store at the port."""
+def _served_by(loop: EventLoop, here: LaunchIdentity) -> JobOwner | None:
+    """The job whose rank serves a store of preflight at the port; None if none does, or one of this job with another
+    world size."""
 
     def look() -> dict[str, str]:
         store = store_client.connect(here.master_addr, here.master_port or 0, CAUSE_S)
         store.wait([store_keys.SERVED_BY], timedelta(seconds=CAUSE_S))
-        return {"world_size": store.get(store_keys.SERVED_BY).decode()}
+        return {"claim": store.get(store_keys.SERVED_BY).decode()}
 
-    return loop.ask(look, 3 * CAUSE_S).value_or({}) == {"world_size": str(here.world_size)}
+    try:
+        theirs, world_size = read_claim(loop.ask(look, 3 * CAUSE_S).value_or({}).get("claim"))
+    except ForeignWriter:  # no store of preflight
+        return None
+    is_other = bool(here.owner and job_owner.is_other_job(here.owner, theirs))
+    return theirs if is_other or world_size == here.world_size else None
+
+
+def read_claim(text: str | None) -> tuple[JobOwner, int]:
+    """(whose store it is, the size of its world), of what SERVED_BY holds. Raises ForeignWriter."""
+    claim = store_messages.read("served-by", text or "", store_keys.SERVED_BY)
+    theirs = job_owner.from_json(claim)
+    assert theirs, "the schema has checked"
+    return theirs, claim["world_size"]
 
 
 def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> None:
@@ -60,21 +153,24 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
 
 
-def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
-    """Sets `loop.store` to a client of the store. Raises StoreLost."""
+def connect(loop: EventLoop, here: LaunchIdentity, window_s: float, seal: Seal) -> None:
+    """Sets `loop.store` to a client of the store, which signs with `seal`. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     assert host and port, "serve() has checked"
     patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
-    store_client = StoreClient(host, port, loop.pump, window_s, patience_s)
+    store_client = StoreClient(host, port, loop.pump, window_s, patience_s, seal)
     loop.store = store_client
+    began = time.monotonic()
     try:
         store_client.connected()
     except StoreLost as why:
-        raise StoreLost(f"{why}{_cause(loop, host, port)}") from None
+        cause = _cause(loop, host, port)
+        if cause and "does not resolve" not in str(why):  # torch's own text may hold what was never an address
+            why = StoreLost(f"the store at {host}:{port} was not reached in {time.monotonic() - began:.0f} s: {cause}")
+        raise why from None
 
 
 def _cause(loop: EventLoop, host: str, port: int) -> str:
-    """Why the store was not reached, as " (...)" or "": torch does not say."""
+    """Why the store was not reached; "" if it can be now. torch does not say."""
     found = loop.ask(lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S).value_or({})
-    why = reachability.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON
-    return f" ({why})" if why else ""
+    return reachability.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON

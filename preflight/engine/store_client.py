@@ -6,6 +6,8 @@ many ranks write to it, and the order of arrival is kept. While a key is awaited
 """
 
 import contextlib
+import errno
+import ipaddress
 import os
 import resource
 import shutil
@@ -20,6 +22,7 @@ from preflight.core.exceptions import in_one_line
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
+from preflight.engine.store_seal import Seal
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -29,29 +32,47 @@ SERVE_S = 30.0
 """Time for the server's own client. The server looks up its name first: 10 s if no DNS server answers."""
 
 
-def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, which does not wait for workers. Raises torch's DistError."""
+def connect(
+    host: str, port: int, timeout_s: float, *, is_master: bool = False, if_loopback: bool = False
+) -> "TCPStore":
+    """A client, or with `is_master` the server, which does not wait for workers. It listens on all addresses; with
+    `if_loopback` on loopback only, if `host` is that. Raises torch's DistError and ConnectionError."""
     from torch import distributed as dist
 
     try:  # torch would retry for the whole timeout, and then not say why
-        socket.getaddrinfo(host, port)
-    except socket.gaierror as error:
-        raise ConnectionError(f"the name {host} does not resolve ({error.strerror})") from None
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port)}
+    except (socket.gaierror, UnicodeError) as error:  # the latter for what cannot be a name
+        why = getattr(error, "strerror", None) or "it cannot be a name"
+        raise ConnectionError(f"the name {host} does not resolve ({why})") from None
+    listener = None
+    if if_loopback and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        listener = _listen(min(addresses, key=lambda address: ":" in address), port)
     return dist.TCPStore(  # type: ignore[attr-defined]  # not in torch's __all__
-        host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
-    )
+        host, listener.getsockname()[1] if listener else port, is_master=is_master, wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s), master_listen_fd=listener.detach() if listener else None,
+    )  # fmt: skip
 
 
-def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
+def _listen(address: str, port: int) -> socket.socket:
+    """torch itself listens on all addresses, whatever host it is given. Raises ConnectionError."""
+    try:
+        if port:
+            socket.create_server(("", port)).close()  # as torch's own store will, in the training
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise ConnectionError(f"{address}:{port}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from None
+
+
+def host_store(host: str, port: int, key: str = "", value: str = "", *, if_loopback: bool = False) -> Serve:
     """What the store's process runs: it serves until its supervisor closes the channel. It sets `key` to `value` before
-    any client can."""
+    any client can. `if_loopback`: as for `connect`."""
 
     def serve(channel: Channel, _page: Breadcrumb) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError):  # it holds a connection to each rank, and 1,024 open files are usual
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         try:
-            store = connect(host, port, SERVE_S, is_master=True)
+            store = connect(host, port, SERVE_S, is_master=True, if_loopback=if_loopback)
             if key:
                 store.set(key, value)
         except Exception as error:
@@ -63,7 +84,7 @@ def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
     return serve
 
 
-def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
+def carry(host: str, port: int, connect_s: float, lifeline: int, seal: Seal) -> Serve:
     """What the store client runs. The supervisor holds the other end of the pipe `lifeline`."""
 
     def serve(channel: Channel, _page: Breadcrumb) -> None:
@@ -76,12 +97,13 @@ def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
             channel.send_all({"id": 0, "error": in_one_line(error)})
             return
         channel.send_all({"id": 0, "ok": True})
+        sealed = Sealed(store, seal)
         while True:
             request = channel.wait()
             if request["do"] == "ward":
                 wards.add((request["pid"], request["folder"]))
                 continue
-            answer = _answer(store, request)
+            answer = sealed.answer(request)
             if request["id"]:
                 channel.send_all({"id": request["id"], **answer})
 
@@ -100,56 +122,54 @@ def _outlive(lifeline: int, wards: set[tuple[int, str]]) -> None:
     os._exit(0)
 
 
-def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"value": _OPERATIONS[request["do"]](store, request)}
-    except Exception as error:
-        return {"error": in_one_line(error)}
+class Sealed:
+    """The store's operations, in the store client. What it writes is signed, if there is a secret; what it reads and
+    nobody of this run has signed begins with store_seal.BROKEN."""
 
+    def __init__(self, store: "TCPStore", seal: Seal) -> None:
+        self._store, self._seal = store, seal
 
-def _put_once(store: "TCPStore", request: dict[str, Any]) -> None:
-    if not store.check([request["key"]]):
-        store.set(request["key"], request["value"])
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        operation: Callable[[dict[str, Any]], Any] = getattr(self, request["do"])
+        try:
+            return {"value": operation(request)}
+        except Exception as error:
+            return {"error": in_one_line(error)}
 
+    def put(self, request: dict[str, Any]) -> None:
+        self._store.set(request["key"], self._seal.close(request["key"], request["value"]))
 
-def _append(store: "TCPStore", request: dict[str, Any]) -> int:
-    index = store.add(request["key"], 1)
-    store.set(f"{request['key']}/{index}", request["value"])
-    return int(index)
+    def put_once(self, request: dict[str, Any]) -> None:
+        if not self._store.check([request["key"]]):
+            self.put(request)
 
+    def append(self, request: dict[str, Any]) -> int:
+        index = int(self._store.add(request["key"], 1))
+        self.put({"key": f"{request['key']}/{index}", "value": request["value"]})
+        return index
 
-def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
-    keys: list[str] = request["keys"]
-    if len(keys) > 1 and store.check(keys):
-        return [value.decode() for value in store.multi_get(keys)]
-    # A single absent key would block multi_get for all.
-    return [store.get(key).decode() if store.check([key]) else None for key in keys]
+    def count(self, request: dict[str, Any]) -> int:
+        return int(self._store.add(request["key"], 0))
 
+    def fetch(self, request: dict[str, Any]) -> list[str | None]:
+        keys: list[str] = request["keys"]
+        if len(keys) > 1 and self._store.check(keys):
+            return [self._seal.open(key, value) for key, value in zip(keys, self._store.multi_get(keys), strict=True)]
+        # A single absent key would block multi_get for all.
+        return [self._seal.open(key, self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
-def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
-    for key in request["keys"]:
-        store.delete_key(key)
+    def delete(self, request: dict[str, Any]) -> None:
+        for key in request["keys"]:
+            self._store.delete_key(key)
 
+    def await_key(self, request: dict[str, Any]) -> bool:
+        from torch.distributed import DistStoreError
 
-def _await(store: "TCPStore", request: dict[str, Any]) -> bool:
-    from torch.distributed import DistStoreError
-
-    try:
-        store.wait([request["key"]], timedelta(seconds=request["within_s"]))
-    except DistStoreError:  # the time is over
-        return False
-    return True
-
-
-_OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
-    "put": lambda store, request: store.set(request["key"], request["value"]),
-    "put_once": _put_once,
-    "append": _append,
-    "count": lambda store, request: int(store.add(request["key"], 0)),
-    "fetch": _fetch,
-    "delete": _delete,
-    "await": _await,
-}
+        try:
+            self._store.wait([request["key"]], timedelta(seconds=request["within_s"]))
+        except DistStoreError:  # the time is over
+            return False
+        return True
 
 
 class StoreLost(Exception):  # noqa: N818 -- a state of the world
@@ -160,7 +180,13 @@ class StoreClient:
     """The supervisor's side: requests with a deadline. Once it has raised StoreLost it always does."""
 
     def __init__(
-        self, host: str, port: int, pump: Callable[[float], None], connect_s: float, patience_s: float
+        self,
+        host: str,
+        port: int,
+        pump: Callable[[float], None],
+        connect_s: float,
+        patience_s: float,
+        seal: Seal | None = None,
     ) -> None:
         """`pump` lets the supervisor do its other work for at most that many seconds, and returns early when
         something comes. `connect_s` and `patience_s`: limits for the connection, and for one answer."""
@@ -168,7 +194,7 @@ class StoreClient:
         self.endpoint = f"{host}:{port}"
         self.patience_s = patience_s
         self._connect_s = connect_s
-        serve = carry(host, port, connect_s, lifeline)
+        serve = carry(host, port, connect_s, lifeline, seal or Seal())
         self.child = Child(serve, output=False, keep=(lifeline,), outlives=True)
         os.close(lifeline)
         self._pump = pump
@@ -180,7 +206,7 @@ class StoreClient:
         self._await(0, self._connect_s + 1.0, "could not be reached")
 
     def request(self, do: str, **arguments: Any) -> Any:
-        """The answer to one request (see `_OPERATIONS`)."""
+        """The answer to one request (see `Sealed`)."""
         if self.lost:
             raise StoreLost(self.lost)
         self._next += 1

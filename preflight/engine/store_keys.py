@@ -4,7 +4,8 @@
 """
 
 SERVED_BY = "preflight/served-by"
-"""Set by a rank 0 that serves the store itself, before any client can write: its world size."""
+"""Whose store it is: its world size and its job (job_owner.py). Set by the rank that serves the store itself, before
+any client can write; elsewhere by the first rank 0."""
 
 
 def arrivals(call: str = "") -> str:

@@ -14,7 +14,9 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.core.secrets import Scrubber
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
+from preflight.engine.child import limit_hit
 from preflight.engine.process_group import GroupMaker
+from preflight.errors import BrokenCheck
 from preflight.hangs.collective_recorder import DumpFile, Recorder, prepare_environment
 from preflight.nccl.ras import DEFAULT, Watch
 from preflight.planning import registry
@@ -31,6 +33,8 @@ class Orders:
     environ: Mapping[str, str]
     settings: Mapping[str, str]
     """`--set` texts by name."""
+    sources: Mapping[str, Source]
+    """All checks that this rank's own command line knows, by id: an order names an id, never a file."""
     group: GroupMaker
     scrub: Scrubber
     run_folder: str
@@ -105,7 +109,7 @@ def _measure(
     except (facts.BadFacts, RecursionError) as error:
         answer = {"kind": "raised", "slug": "bad_facts", "reason": str(error)}
     except BaseException as error:
-        cause, where = out_of_a_collective(error), place_of(error, registry.own_path(Source(**order["source"])))
+        cause, where = out_of_a_collective(error), place_of(error, _own_path(order, orders))
         in_collective = page.inside_collective() or cause is not None
         answer = {
             "kind": "raised",
@@ -113,6 +117,8 @@ def _measure(
             "stack": traceback.format_exc(),
             "in_collective": in_collective,
         }
+        if limit := limit_hit(error):
+            answer |= {"slug": "no_process", "reason": limit, "in_collective": False}
         recorder.after_an_exception((cause or error) if in_collective else None)
     finally:
         recorder.end()
@@ -122,7 +128,9 @@ def _measure(
 def _call_measure(
     order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
 ) -> dict[str, Any]:
-    source = Source(**order["source"])
+    source = orders.sources.get(order["check"])
+    if source is None:
+        raise BrokenCheck(f"this rank's command line has no check {order['check']}: give all ranks the same --plugin")
     check = loaded.get(source.id)
     if check is None:
         page.doing("importing the check", {})
@@ -135,6 +143,11 @@ def _call_measure(
         slug = "not_applicable" if isinstance(skip, NotApplicable) else ""
         answer = {"kind": "skipped", "slug": slug, "reason": orders.scrub.text(str(skip)) or "no reason given"}
         return answer if skip.facts is None else {**answer, **_as_answer(skip.facts, orders)}
+
+
+def _own_path(order: Mapping[str, Any], orders: Orders) -> str:
+    source = orders.sources.get(order["check"])
+    return registry.own_path(source) if source else ""
 
 
 def _as_answer(measured: object, orders: Orders) -> dict[str, str]:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from preflight.core import facts
 from preflight.core.outcome import Outcome
-from preflight.engine.child import Child, end_orphans, wait_channel_of
-from preflight.sdk.files import state_of
+from preflight.engine.child import REFUSED_BEFORE, Child, end_orphans, limit_hit, wait_channel_of
+from preflight.sdk import process_limits
+from preflight.sdk.files import settled_state_of, state_of
 
 NewWorker = Callable[[int], Child]
 """Creates the worker of a generation."""
@@ -44,8 +46,9 @@ class WorkerSlot:
         self.outcome: Outcome | None = None
         self.unreaped = False
 
-    def start(self, order: dict[str, Any]) -> None:
+    def start(self, step: int, order: dict[str, Any]) -> None:
         """Sends a check to the worker; starts a new worker if the order is for a new generation."""
+        order = {**order, "step": step}
         self.outcome = None
         if self.unreaped:
             reason = "an earlier worker of this rank is in uninterruptible sleep and cannot be killed"
@@ -58,7 +61,11 @@ class WorkerSlot:
             try:
                 self.worker = self._new_worker(self._generation)
             except OSError as error:
-                self.outcome = Outcome("raised", reason=f"no worker could be forked: {error.strerror}")
+                limit = limit_hit(error)
+                reason = limit or f"no worker could be forked: {error.strerror}"
+                self.outcome = Outcome(
+                    "raised", reason=reason, slug="no_process" if limit else "", measures_no_more=bool(limit)
+                )
                 return
         self.worker.forget_log()
         self.worker.channel.send(order)
@@ -118,14 +125,19 @@ class WorkerSlot:
         return time.monotonic() - self._started
 
     def _finish(self, outcome: Outcome) -> None:
+        """Where the kernel has refused a process meanwhile, what was measured may be a consequence of that, and so may
+        all that would follow."""
         self.busy = False
-        self.outcome = replace(outcome, measures_no_more=self.unreaped)
+        said = "" if outcome.sound else f"{outcome.reason}\n{outcome.log_tail}"
+        if outcome.slug != "no_process" and (limit := process_limits.hit(REFUSED_BEFORE, said)):
+            outcome = Outcome("raised", outcome.seconds, limit, "no_process", log_tail=outcome.log_tail)
+        self.outcome = replace(outcome, measures_no_more=self.unreaped or outcome.slug == "no_process")
 
     def _answered(self, message: dict[str, Any]) -> Outcome:
         text = message.pop("text", None)
         outcome = Outcome.from_message(message)
-        has_text = isinstance(text, str)
-        if outcome is None or bool(outcome.facts) != has_text or (outcome.kind == "measured" and not has_text):
+        named = facts.content_hash(text) if isinstance(text, str) else None
+        if outcome is None or (outcome.facts or None) != named or (outcome.kind == "measured" and named is None):
             broken = self._with_dump(
                 Outcome("raised", self._seconds(), reason="the check wrote to preflight's channel")
             )
@@ -138,14 +150,17 @@ class WorkerSlot:
     def _crashed(self, worker: Child) -> Outcome:
         status = worker.wait_status(1.0)
         outcome = self._with_dump(Outcome("crashed", self._seconds()))
+        limit = worker.refused_by(status)
         self._replace()
+        if limit:
+            return replace(outcome, kind="raised", slug="no_process", reason=limit)
         if status is None:
             return replace(outcome, reason="closed its channel to preflight and kept running; it was killed")
         how = Child.described(status)
         return replace(outcome, reason=f"ended {how}", signal=how.removeprefix("by ") if status < 0 else None)
 
     def _timed_out(self, worker: Child) -> Outcome:
-        state = state_of(worker.pid) or None
+        state = settled_state_of(worker.pid) or None
         asleep_in = wait_channel_of(worker.pid) if state == "D" else None
         worker.dump_stack()
         worker.write_dump()

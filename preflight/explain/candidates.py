@@ -86,6 +86,8 @@ class Candidate:
     """Instead of its cause's."""
     named: frozenset[int] = frozenset()
     """Ranks that it accuses beside the one in `where`: none of them only noticed it."""
+    seen_at: Mapping[str, Any] = field(default_factory=dict)
+    """Where the failure shows, with the same keys, if its cause is unknown: then nobody is the culprit."""
 
 
 def from_artifact(

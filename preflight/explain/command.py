@@ -115,7 +115,8 @@ def explain_paths(
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
         "ranks": evidence.times_of_ranks(),
     }
-    findings = [_finding(cause) for cause in causes]
+    scrub = Scrubber(os.environ)
+    findings = [_finding(cause, scrub) for cause in causes]
     broken = [skipped for skipped in unread if skipped.broken]
     if not about["files"] and not findings:
         findings = [_unreadable("nothing could be read, expected a log, a dump or a report", unread, FIX_NOTHING_READ)]
@@ -208,7 +209,12 @@ def _report(
     return cleaned
 
 
-def _finding(cause: Candidate) -> Reported:
+def _quote(line: Line, scrub: Scrubber) -> str:
+    """It is cleaned before it is cut: a cut may part a secret from its name."""
+    return console.cut(scrub.text(line.raw.strip()), console.QUOTED)
+
+
+def _finding(cause: Candidate, scrub: Scrubber) -> Reported:
     return Reported(
         severity=cause.severity,
         code=cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
@@ -217,8 +223,13 @@ def _finding(cause: Candidate) -> Reported:
         noticed_by=rank_ranges.to_text(cause.ranks),
         evidence={
             "confidence": cause.confidence,
+            **({"seen_at": dict(cause.seen_at)} if cause.seen_at else {}),
             "lines": [
-                {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
+                {
+                    "file": line.file,
+                    "line": line.number,
+                    "text": console.cut(scrub.text(line.raw.strip()), console.QUOTED),
+                }
                 for line in cause.lines
             ],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],

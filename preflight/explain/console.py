@@ -92,7 +92,7 @@ def markdown(report: Report) -> str:
         text_lines += [f"Confidence: {finding.evidence['confidence']}.", ""] * (
             finding.severity not in ("info", "error")
         )
-        quoted = [line.replace("```", "'''") for line in console.quotes(finding)]
+        quoted = [console.plain(line).replace("```", "'''") for line in console.quotes(finding)]
         text_lines += ["```text", *quoted, "```", ""] * bool(quoted)
         if finding.noticed_by and finding.severity != "info":
             text_lines += [f"Noticed by ranks {finding.noticed_by}, which are not to blame.", ""]

@@ -69,15 +69,11 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     victims = _noticing(first).union(*(consequence.ranks for consequence in after))
     named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
     return [
-        replace(_without_cause(named) if sure == NONE else named, ranks=_without_pair(first, victims)),
-        *(
-            replace(
-                _concluded(_with_node(evidence, rival), book, "low"),
-                severity="warn",
-                message=f"also possible: {rival.message}",
-            )
-            for rival in rivals
+        replace(
+            _without_cause(named) if sure == NONE or named.slug == UNKNOWN else named,
+            ranks=_without_pair(first, victims),
         ),
+        *(_also_possible(_concluded(_with_node(evidence, rival), book, "low")) for rival in rivals),
         *warnings,
         *after,
     ]
@@ -90,8 +86,27 @@ def _with_node(evidence: Evidence, candidate: Candidate) -> Candidate:
 
 
 def _without_cause(first: Candidate) -> Candidate:
-    """The candidate with a message that only says what was seen."""
-    return replace(first, slug=UNKNOWN, message=f"these logs do not show why the job failed; seen: {first.message}")
+    """The candidate with a message that only says what was seen, and where."""
+    seen = _without_culprit(first)
+    return replace(seen, slug=UNKNOWN, message=f"these logs do not show why the job failed; seen: {seen.message}")
+
+
+def _also_possible(rival: Candidate) -> Candidate:
+    rival = _without_culprit(rival) if _names_nothing(rival) else rival
+    return replace(rival, severity="warn", message=f"also possible: {rival.message}")
+
+
+def _without_culprit(candidate: Candidate) -> Candidate:
+    """Moves the culprit to `seen_at`, and to the end of a message that does not say it: where the cause is unknown, the
+    rank or node that shows the failure may be sound."""
+    where, message = candidate.where, candidate.message
+    left_out = {"line", "local_rank"} if "rank" in where else {"line"}
+    places = [f"{key.replace('_', ' ')} {value}" for key, value in where.items() if key not in left_out]
+    places = [place.removeprefix("node ") for place in places]
+    is_said = all(re.search(rf"(?<![\w-]){re.escape(place)}(?![\w-])", message) for place in places)
+    return replace(
+        candidate, where={}, seen_at=where, message=message if is_said else f"{message} ({', '.join(places)})"
+    )
 
 
 def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import node_names
 from preflight.core.job import Job, Node
 from preflight.explain.logs.ends import ALIVE, STARTED, Ends
 from preflight.explain.logs.tracebacks import Tracebacks
@@ -121,7 +122,7 @@ class Evidence:
     def job(self) -> Job:
         """The report's "job", as far as the logs tell; its size is at least 1."""
         ranks_of = {name: tuple(sorted(rank for rank in self.ranks if self.ranks[rank] == name)) for name in self.nodes}
-        nodes = tuple(Node(name, place, ranks_of[name]) for place, name in enumerate(self.nodes))
+        nodes = tuple(Node(node_names.safe(name), place, ranks_of[name]) for place, name in enumerate(self.nodes))
         size = max([self._world, 1, *(rank + 1 for rank in self.ranks)])
         return Job("unknown", size, self._backend or "unknown", nodes)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from preflight.errors import UsageError
 from preflight.nccl import ras_snapshot
+from preflight.sdk import paths
 
 STDIN = "-"
 MOST_FILES = 10_000
@@ -80,7 +81,7 @@ class Unread:
     """It may hold what matters, but could not be read completely."""
 
 
-def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
+def find(named: Sequence[str]) -> tuple[list[Input], list[Unread]]:
     """Files, those of folders in the order of their names, and stdin ("-"). A file that appears twice is read once.
 
     In a folder, files that are obviously not logs are skipped. Raises UsageError for a path that does not exist.
@@ -88,8 +89,8 @@ def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
     inputs: list[Input] = []
     unread: list[Unread] = []
     seen: set[tuple[int, int]] = set()
-    paths = list(dict.fromkeys(STDIN if path == "/dev/stdin" else path for path in paths))
-    for path in paths:
+    named = list(dict.fromkeys(STDIN if path == "/dev/stdin" else path for path in named))
+    for path in named:
         if path == STDIN:
             inputs.append(Input(STDIN, "stdin", "log"))
             continue
@@ -99,7 +100,7 @@ def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'is not a path'}") from None
         for file in _walk(path, unread) if is_folder else [path]:
             if _is_new(file, seen):
-                shown = os.path.relpath(file, path) if is_folder and len(paths) == 1 else file
+                shown = os.path.relpath(file, path) if is_folder and len(named) == 1 else file
                 file_input = _classify(file, shown, named=not is_folder)
                 inputs += [file_input] if isinstance(file_input, Input) else []
                 unread += [file_input] if isinstance(file_input, Unread) else []
@@ -167,12 +168,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def opened(path: str) -> int:
     """Opens a regular file, or what a shell put under /dev/fd. Raises OSError; does not wait for a writer."""
-    is_given = path.startswith(("/dev/fd/", "/proc/self/fd/"))
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if is_given else os.O_NONBLOCK))
-    if stat.S_ISREG(os.fstat(number).st_mode) or is_given:
-        return number
-    os.close(number)
-    raise OSError(0, "is not a regular file")
+    if path.startswith(("/dev/fd/", "/proc/self/fd/")):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return paths.opened(path)
 
 
 def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:

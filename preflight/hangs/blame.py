@@ -22,6 +22,10 @@ from preflight.hangs import desync
 from preflight.hangs.ras_evidence import with_ras
 
 FIXES = {
+    "no_process": (
+        "Raise that limit, or end what uses it up (ps -eLf): a cgroup's by TasksMax or --pids-limit, the others by "
+        "ulimit -u or -n in the job's script or by limits.conf."
+    ),
     "lost": "Look at that rank's own output and at its node (ssh, dmesg); leave the node out if it is gone.",
     "crashed": "See its stack and log (--report DIR, in DIR/logs), or run it alone: --only {check}.",
     "raised": "See its stack (--report DIR, in DIR/logs), or run it alone: --only {check}.",
@@ -78,10 +82,17 @@ def _without_ras(
 
 def with_judged(found: list[Reported], judged: list[Reported], *, judges_failures: bool) -> list[Reported]:
     """Merges the engine's findings and judge()'s for one check. If judge() judges failures and has found a cause, that
-    comes first, and engine findings without a culprit are dropped as its consequence; the outcomes still show them."""
+    comes first, and engine findings without a culprit are dropped as its consequence; the outcomes still show them.
+    So are limits of ranks whose cause the check has found: NCCL has said "Too many open files" to both."""
     if not judges_failures or not any(finding.severity == Severity.FAIL for finding in judged):
         return found + judged
-    return judged + [finding for finding in found if finding.where]
+    explained = {finding.where.get("rank") for finding in judged if finding.severity == Severity.FAIL} - {None}
+
+    def is_left(finding: Reported) -> bool:
+        of_limit = finding.code.endswith(".no_process")
+        return bool(finding.where) and not (of_limit and finding.where.get("rank") in explained)
+
+    return [*judged, *filter(is_left, found)]
 
 
 def _told_together(
@@ -126,8 +137,7 @@ def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> se
         return gone
     outside = {rank for rank, outcome in bad.items() if _left_the_others_waiting(outcome)}
     first = {rank for rank in outside if not bad[rank].aborted}
-    first |= {rank for rank, o in outcomes.items() if o.kind == "skipped" and bad}
-    return first or outside
+    return first or outside or {rank for rank, o in outcomes.items() if o.kind == "skipped" and bad}
 
 
 def _is_inside(outcome: Outcome) -> bool:
@@ -271,7 +281,10 @@ def _finding(
 
 
 def _severity(scope: Scope, outcome: Outcome) -> Severity:
-    """A check's own exception means that preflight failed to measure; one from a collective is the job's failure."""
+    """A check's own exception means that preflight failed to measure; one from a collective is the job's failure, and
+    a limit of the node will stop the job as well."""
+    if outcome.slug == "no_process":
+        return Severity.FAIL
     if outcome.kind in ("raised", "skipped"):
         return Severity.FAIL if scope is Scope.WORLD and outcome.in_collective else Severity.ERROR
     return Severity.ERROR if outcome.cut_short or outcome.own_fault else Severity.FAIL
@@ -308,6 +321,8 @@ def message(outcome: Outcome) -> str:
         return outcome.reason or "the rank stopped responding"
     if outcome.kind == "skipped":
         return f"was skipped ({outcome.reason}) while the other ranks waited for it"
+    if outcome.slug == "no_process":
+        return f"a process or a thread could not be started, or a file not opened: {outcome.reason}"
     if outcome.slug == "bad_facts":
         return f"{outcome.reason}"
     return f"measure() raised {outcome.reason}{doing}"

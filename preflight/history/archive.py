@@ -22,6 +22,7 @@ from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.history import rows
 from preflight.results import report
+from preflight.sdk import paths
 from preflight.sdk.file_systems import LOCAL, MEMORY
 
 WAIT_S = 3.0
@@ -121,8 +122,7 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
 
 def _opened(path: str) -> sqlite3.Connection:
     """Opens a file for reading and writing: SQLite must be able to undo what a killed writer has left."""
-    with open(path, "rb") as file:  # SQLite would create a missing file
-        file.read(1)
+    os.close(paths.opened(path))  # SQLite would create a missing file
     database = _connect(path)
     if database.execute("PRAGMA application_id").fetchone()[0] != rows.APPLICATION:
         database.close()

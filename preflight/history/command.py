@@ -64,12 +64,12 @@ def _json(found: Mapping[str, Any]) -> str:
 
 
 def _print(told: list[str], text: str, json_path: str | None) -> None:
-    """The screen, and `--json`. Raises UsageError where that cannot be written."""
+    """`--json`, then the screen: no verdict is on it where the file cannot be written. Raises UsageError."""
+    if json_path and json_path != "-":
+        report.write_asked("--json", json_path, text)
     progress.show(told, sys.stderr if json_path == "-" else sys.stdout)
     if json_path == "-":
         print(text, end="")
-    elif json_path:
-        report.write_asked("--json", json_path, text)
 
 
 def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], report.Report]:

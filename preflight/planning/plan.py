@@ -1,10 +1,11 @@
 """Which checks run, and in which order."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from preflight.check import Level, Plan
-from preflight.core.facts import FactsStore
+from preflight.core.facts import FactsStore, content_hash
 from preflight.core.job import Job
 from preflight.errors import UsageError
 from preflight.planning import registry
@@ -58,6 +59,13 @@ class Request:
     profile: tuple[ProfileKind, ...] = ()
     """What each kind of node has: `--profile FILE`."""
     profile_path: str = ""
+
+    @property
+    def arguments(self) -> str:
+        """A hash of what ranks must have in common, since each takes its checks and settings from its own command
+        line: the ids of its plugins, and all settings."""
+        plugins = sorted(source.id for source in self.sources.values() if source.kind in ("file", "module"))
+        return content_hash(json.dumps([plugins, dict(self.settings)], sort_keys=True))
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:

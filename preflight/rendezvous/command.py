@@ -1,8 +1,6 @@
 """`preflight rendezvous`: do the nodes find each other, before torchrun?"""
 
-import sys
 import time
-import traceback
 from typing import NoReturn
 
 from preflight.core import rank_ranges
@@ -23,20 +21,25 @@ from preflight.results.destinations import Output
 
 def run(asked: RendezvousRequest) -> NoReturn:
     started, output = time.monotonic(), Output()
+
+    def say(text: str) -> None:
+        """Names of hosts come from other nodes."""
+        output.say(console.plain(text))
+
     adopt_orphans()
     kind = EtcdNode if asked.backend in KEYS else ClientNode if asked.node_rank else ServerNode
-    node = kind(asked, output.say)
+    node = kind(asked, say)
     code = 3
     try:
         findings = _found(node)
         code = 1 if any(finding.severity == "fail" for finding in findings) else 0
         shown = findings if asked.node_rank == 0 or asked.backend in KEYS else _of(node.name, findings)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
-        output.say("\n".join([*lines, _verdict(asked, findings, len(shown), code, time.monotonic() - started)]) + "\n")
+        say("\n".join([*lines, _verdict(asked, findings, len(shown), code, time.monotonic() - started)]) + "\n")
     except Interrupted as why:
-        output.say(f"preflight rendezvous: this process {why}, and ends without a verdict\n")
+        say(f"preflight rendezvous: this process {why}, and ends without a verdict\n")
     except Exception:
-        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+        output.report_fault()
     finally:
         node.end()
         shutdown.leave(code)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from preflight.check import Code, Finding
+from preflight.core import node_names
 from preflight.engine import identity
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -62,7 +63,7 @@ class RendezvousNode:
         self.loop = EventLoop(request.timeout_s)
         self.loop.watches_launcher = False  # in the background it outlives its shell
         self.loop.on_turn = self._take_connections
-        self.name = socket.gethostname()
+        self.name = node_names.safe(socket.gethostname())
         self.nonce = uuid.uuid4().hex
         self._ephemeral = _listen()
         self._said, self._said_at = "", 0.0

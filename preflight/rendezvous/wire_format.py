@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from preflight.core import node_names
 from preflight.core.finding import Reported
 from preflight.rendezvous.arguments import MOST_NODES
 from preflight.rendezvous.judge import NodeArrival
@@ -22,7 +23,7 @@ def arrival(entry: dict[str, Any]) -> NodeArrival | None:
     try:
         made: NodeArrival = {
             "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
-            "name": _text(entry["name"]), "full_name": _text(entry["full_name"]),
+            "name": node_names.safe(_text(entry["name"])), "full_name": _text(entry["full_name"]),
             "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),
             "serves": entry["serves"] if entry["serves"] is None else bool(entry["serves"]),
             "nameless": _text(entry["nameless"]), "reach": reach(entry["reach"]),

@@ -11,8 +11,9 @@ from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.results.report import Report, findings, findings_of
-from preflight.results.result import EXIT_CODES, WORST_FIRST, badness, merge
+from preflight.results.result import EXIT_CODES, IN_PART, WORST_FIRST, badness, merge
 
+plain = words.plain
 WIDTH = 100
 """Columns of wrapped text if there is no terminal."""
 SHOWN_OF_A_CODE = 3
@@ -45,7 +46,8 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
     """`PASS  comm.init  0.3 s  4 ranks in 0.31 s`, cut to the width of a terminal."""
     counted = check["summary"] or check["title"]
     if check["status"] == "skip":
-        counted = f"skipped: {check['skipped']}"
+        is_in_part = check["skipped"].startswith(IN_PART)
+        counted = f"skipped in part, see below; {counted}" if is_in_part else f"skipped: {check['skipped']}"
     elif check["status"] in ("fail", "error", "warn"):
         counted = rank_ranges.count(len(check["findings"]), "finding") + ", see below"
     elif waived := _waived(check):
@@ -75,8 +77,8 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     """Severity, culprit and code; the message; who noticed it; the fix."""
     papers = _papers(finding)
     who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
-    word = _WORDS[finding.severity] if finding.counts else "WAIVED"
-    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding.code}]"
+    word = _WORDS["skip" if is_skip(finding) else finding.severity] if finding.counts else "WAIVED"
+    first = f"{word:<5} {plain(who).replace(chr(10), ' ')}{'  ' if who else ''}[{finding.code}]"
     lines = [first, *indented(finding.message, width), *indented(waiver(finding), width)]
     lines += indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
     if finding.noticed_by:
@@ -85,6 +87,11 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
             f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
     return [*lines, *indented(f"fix: {fix(finding)}", width)]
+
+
+def is_skip(finding: Reported) -> bool:
+    """Whether it only says that a part of the check was not measured."""
+    return finding.not_measured and finding.severity == "info"
 
 
 def fix(finding: Reported) -> str:
@@ -113,11 +120,6 @@ def waiver(finding: Reported) -> str:
     return ""
 
 
-def plain(text: str) -> str:
-    """Replaces control characters: a check's text may hold terminal commands, and XML allows no control characters."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
-
-
 def indented(text: str, width: int) -> list[str]:
     """Wraps a sentence below the line that it belongs to."""
     return textwrap.wrap(
@@ -136,7 +138,7 @@ def culprit(finding: Reported) -> str:
         )
     elif node := where.pop("node", None):
         parts.append(str(node))
-    elif nodes := finding.nodes:
+    elif nodes := [name for name in finding.nodes or () if name]:  # of ranks that never came, it may be unknown
         are_named = not finding.ranks or len(nodes) <= 3
         parts.append(words.some(nodes, 3, last=", ") if are_named else rank_ranges.count(len(nodes), "node"))
     if finding.ranks:
@@ -248,7 +250,7 @@ def meaning(report: Report) -> str:
         "error": "preflight could not finish its own work: this is no clean bill",
     }[report["verdict"]]
     skipped = sum(check["status"] == "skip" for check in report["checks"])
-    if skipped == len(report["checks"]):
+    if skipped == len(report["checks"]) and report["verdict"] == "error":
         told = "nothing was measured"
     elif skipped and report["verdict"] in ("pass", "warn"):
         told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"

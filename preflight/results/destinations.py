@@ -2,12 +2,14 @@
 
 import os
 import select
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from preflight.core.facts import FactsStore
+from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
-from preflight.results import report
+from preflight.results import console, report
 
 STALLED_S = 2.0
 """A terminal or pipe that accepts nothing for this long is not being read."""
@@ -32,7 +34,14 @@ class Output:
         _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
-        _print(2, f"preflight: {text}\n")
+        """One line on stderr: a name with a newline must not look like two."""
+        line = for_terminal(text).replace("\n", " ")
+        _print(2, f"preflight: {line}\n")
+
+    def report_fault(self) -> None:
+        """Prints the exception that is being handled, which is none that preflight expects."""
+        text = f"a fault of preflight itself; please report it:\n{traceback.format_exc()}"
+        _print(2, f"preflight: {for_terminal(text)}\n")
 
     def print_json(self, made: report.Report, book: FactsStore) -> str:
         """Prints the report for `--json -`. Returns why it could not be written, or ""."""
@@ -86,6 +95,11 @@ class Output:
         report.write(target, report.as_text(made))
         if name == "report.json" and book.checks():
             report.write_facts(report.facts_path(target), made, book)
+
+
+def for_terminal(text: str) -> str:
+    """Without secrets and control characters: what a user has typed, or a file's or a host's name, may hold both."""
+    return console.plain(Scrubber(os.environ).text(text))
 
 
 _stalled: set[int] = set()

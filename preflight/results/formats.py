@@ -32,7 +32,7 @@ def markdown(report: Report) -> str:
 
 def _weight(finding: Reported) -> str:
     if finding.waived is None:
-        return finding.severity
+        return "not measured" if console.is_skip(finding) else finding.severity
     return f"{finding.severity}, waived until {finding.waived['until']} ({_cell(finding.waived['reason'])})"
 
 

@@ -194,6 +194,9 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         evidence=_evidence(finding.evidence),
         fix=_text(finding.fix, "fix"),
         action=finding.action,
+        not_measured=finding.not_measured,
+        see=[*finding.code.see] or None,
+        cleared=finding.cleared,
     )
     return reported.to_json()
 

@@ -33,7 +33,7 @@ class Plain:
 
     def say(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._write(line + "\n")
+            self._write(console.plain(line) + "\n")
 
     @property
     def width(self) -> int:
@@ -168,7 +168,7 @@ def styled(line: str) -> "Text":
     """Labels have their own background, so that they are readable on dark and light terminals."""
     from rich.text import Text
 
-    text = Text(line)
+    text = Text(console.plain(line))
     for style, words in (
         ("bold white on red", "FAIL|ERROR"), ("bold black on yellow", "WARN"), ("bold green", "PASS"),
         ("bold", "SKIP|INFO|RUN|WAIVED"),

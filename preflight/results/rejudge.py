@@ -16,11 +16,11 @@ from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
-from preflight.results import judging, result
+from preflight.results import already_measured, judging, result
 from preflight.results.report import Report, findings_of, without_secrets
 from preflight.results.result import Result
 
-JUDGED = ("status", "findings", "summary", "picture", "plots")
+JUDGED = ("status", "findings", "summary", "skipped", "picture", "plots")
 
 
 def judge_again(
@@ -40,6 +40,7 @@ def judge_again(
     results: list[Result] = []
     for old in report["checks"]:
         results.append(_again(old, job, book, sources, known, policy, result.groups_of(results)))
+    results = already_measured.resolved(results, job)
     groups = result.groups_of(results)
     checks = [
         {**old, **{key: value for key, value in again.to_json(job, groups).items() if key in JUDGED}}

@@ -23,8 +23,9 @@ from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.hangs import desync
 from preflight.planning.policy import Policy
-from preflight.results import result, well_formed
+from preflight.results import already_measured, result, well_formed
 from preflight.results.result import Result
+from preflight.sdk import paths
 from preflight.sdk.files import entries
 
 SCHEMA = 1
@@ -38,6 +39,9 @@ ROOM = 64 * 1024
 """Bytes that must fit on the disk before a run: a report of a few ranks."""
 Report = dict[str, Any]
 """See report.schema.json."""
+LARGEST, LARGEST_UNKNOWN, HEAD = 256 << 20, 8 << 20, 64 << 10
+"""Bytes of a report (64 MiB without --facts in it), of a file that does not begin as one, and of the beginning: read as
+JSON a file takes two to ten times its size."""
 NAMES = (
     "report.json", "facts.jsonl.gz", "report.md", "report.html", "junit.xml", "good_nodes.txt", "bad_nodes.txt"
 )  # fmt: skip
@@ -55,6 +59,7 @@ def build(
     strict: bool = False,
     policy: Policy | None = None,
 ) -> Report:
+    results = already_measured.resolved(results, job)
     word, groups = result.verdict(results), result.groups_of(results)
     return {
         "schema": SCHEMA,
@@ -86,8 +91,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         }
         for check in report["checks"]
     ]
-    told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
-    return {**report, **told, "checks": checks}
+    others = ("options", "policy", "command", "explained", "checkpoint")
+    return {**report, **{name: scrub.value(report[name]) for name in others if name in report}, "checks": checks}
 
 
 def _clean_plot(plot: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
@@ -105,7 +110,13 @@ def bad_nodes(report: Report) -> list[str]:
     """The nodes that a failure blames, by node or by one of their ranks."""
     failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
     bad = {node for finding in failed for node in blamed_nodes(finding, report)}
-    return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
+    return [node for node in nodes(report) if node in bad]
+
+
+def nodes(report: Report) -> list[str]:
+    """The nodes of the job, in order, and after them those on which ranks that never came were to run."""
+    job = report["job"]
+    return [*dict.fromkeys(node["node"] for node in (*job["nodes"], *job.get("missing_on", ())))]
 
 
 def good_nodes(report: Report) -> list[str]:
@@ -127,8 +138,9 @@ def blamed_nodes(finding: Reported, report: Report) -> set[str]:
     ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.ranks))
     if not ranks:
         return set(finding.nodes or ())
-    nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(rank_ranges.from_text(node["ranks"]))}
-    return nodes or {""}
+    job = report["job"]
+    there = (*job["nodes"], *job.get("missing_on", ()))
+    return {node["node"] for node in there if ranks & set(rank_ranges.from_text(node["ranks"]))} or {""}
 
 
 def findings(report: Report) -> Iterator[Reported]:
@@ -320,15 +332,16 @@ def load(path: str) -> tuple[Report, str]:
     """Reads a saved report from its file or its folder: (report, path). Raises UsageError if it is not a complete
     report."""
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
-    if os.path.exists(file_path) and not os.path.isfile(file_path):
-        raise UsageError(f"{path}: is not a regular file")
     if file_path != path and not os.path.exists(file_path):
         raise UsageError(f"{path}: this folder has no report.json")
     try:
-        with open(file_path, encoding="utf-8") as file:
+        with open(paths.opened(file_path), encoding="utf-8") as file:
+            if refused := _refusal(file.fileno()):
+                raise UsageError(f"{path}: {refused}")
             report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        why = f"cannot be read ({error.strerror})" if error.errno else str(error.strerror)
+        raise UsageError(f"{path}: {why}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
@@ -337,6 +350,17 @@ def load(path: str) -> tuple[Report, str]:
     if wrong := well_formed.flaw(report):
         raise UsageError(f"{path}: is not a complete report ({wrong})")
     return report, file_path
+
+
+def _refusal(descriptor: int) -> str:
+    """Why a file is not read, by its size and its beginning, or ""."""
+    size = os.fstat(descriptor).st_size
+    if size > LARGEST:
+        return f"is {size:,} bytes, expected a report of at most {LARGEST:,}"
+    head = os.pread(descriptor, HEAD, 0)
+    if size > LARGEST_UNKNOWN and not (head.lstrip().startswith(b"{") and b'"schema"' in head):
+        return f"is {size:,} bytes and does not begin as a report of preflight"
+    return ""
 
 
 @contextlib.contextmanager

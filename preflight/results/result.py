@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from preflight.core import rank_ranges
+from preflight.core import rank_ranges, words
 from preflight.core.finding import Reported
 from preflight.core.groups import Group
 from preflight.core.job import Job
@@ -16,6 +16,8 @@ WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
 SEVERITIES = ("fail", "error", "warn", "info")
 EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
 USAGE = 2
+IN_PART = "in part: "
+"""How the reason of a skip begins, if all ranks have measured, but not everything."""
 _NOT_REPORTED = {"facts", "measures_no_more"}
 _OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", *_NOT_REPORTED}
 EQUAL_FINDINGS = 100
@@ -47,10 +49,22 @@ class Result:
     @property
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, even
-        if others passed: they were not measured."""
+        if others passed: they were not measured. So does a part that was not measured."""
         severities = {finding.severity for finding in self.findings if finding.counts}
         severity = next((word for word in WORST_FIRST if word in severities), None)
-        return severity or ("skip" if self.skipped is not None else "pass")
+        return severity or ("skip" if self.why_skipped is not None else "pass")
+
+    @property
+    def why_skipped(self) -> str | None:
+        """Why ranks, or parts of the check, were not measured; None if all were."""
+        parts = dict.fromkeys(finding.message for finding in self.findings if finding.not_measured)
+        in_part = f"{IN_PART}{words.some(parts, 2, '; ', '; ')}" if parts else None
+        return "; ".join(filter(None, (self.skipped, in_part))) if self.skipped or in_part else self.skipped
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether every rank that was asked has measured, if not every part of the check."""
+        return self.skipped is None
 
     @property
     def applies(self) -> bool:
@@ -80,7 +94,7 @@ class Result:
             "facts_version": self.facts_version,
             "seconds": _seconds(self.outcomes),
             "summary": self.summary,
-            "skipped": self.skipped,
+            "skipped": self.why_skipped,
             **({"picture": self.picture} if self.picture else {}),
             **({"aside": True} if self.picture and self.aside else {}),
             **({"plots": self.plots} if self.plots else {}),
@@ -173,9 +187,10 @@ def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
 
 def verdict(results: Iterable[Result]) -> str:
     """The worst of fail > error > warn > pass. If nothing was measured, nothing passed: that is an error, too."""
-    statuses = {result.status for result in results}
+    listed = [*results]
+    statuses = {result.status for result in listed}
     worst = next((word for word in ("fail", "error", "warn") if word in statuses), None)
-    return worst or ("pass" if "pass" in statuses else "error")
+    return worst or ("pass" if any(result.is_measured for result in listed) else "error")
 
 
 def exit_code(word: str, results: Iterable[Result], *, strict: bool) -> int:

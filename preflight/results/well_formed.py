@@ -31,10 +31,10 @@ def schema() -> Schema:
     return read
 
 
-def flaw(report: object) -> str:
+def flaw(value: object, of: Schema | None = None) -> str:
     """The first flaw: "checks[3].findings[0].severity is 7, expected one of fail, error, warn, info"; "" if there is
-    none."""
-    return next(_flaws(report, schema(), ""), "")
+    none. `of`: the schema of something else than a report, which may refer to definitions of the report's."""
+    return next(_flaws(value, schema() if of is None else of, ""), "")
 
 
 def _flaws(value: Any, of: Schema, place: str) -> Iterator[str]:
@@ -73,8 +73,10 @@ def _expected(value: Any, of: Schema) -> str:
     allowed = [of["const"]] if "const" in of else of.get("enum")
     if allowed and not any(value == each and type(value) is type(each) for each in allowed):
         return f"one of {', '.join(map(str, allowed))}" if len(allowed) > 1 else json.dumps(allowed[0])
+    if isinstance(value, list) and not of.get("minItems", 0) <= len(value) <= of.get("maxItems", len(value)):
+        return f"{of.get('minItems', 0)} to {of.get('maxItems', 'any number of')} items"
     if isinstance(value, str):
         if len(value) < of.get("minLength", 0):
             return "some text"
         return f"what {of['pattern']} matches" if "pattern" in of and not re.search(of["pattern"], value) else ""
-    return f"{of['minimum']} or more" if "minimum" in of and value < of["minimum"] else ""
+    return f"{of['minimum']} or more" if "minimum" in of and value is not None and value < of["minimum"] else ""

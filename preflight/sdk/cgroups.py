@@ -27,13 +27,13 @@ def tightest(rooms: Iterable[Room | None]) -> Room | None:
 
 def memory(root: str = "") -> Room | None:
     """Memory in bytes. Cached file contents that can be dropped do not count as used."""
-    return tightest(_memory(folder) for folder in _folders("memory", root))
+    return tightest(_memory(folder) for folder in folders("memory", root))
 
 
 def memory_by_place(root: str = "") -> list[tuple[str, Room]]:
     """Of each cgroup with a limit, by the device and number of its folder: the same in all containers."""
     found = []
-    for folder in _folders("memory", root):
+    for folder in folders("memory", root):
         if room := _memory(folder):
             known = os.stat(folder)
             found.append((f"{known.st_dev}:{known.st_ino}", room))
@@ -42,12 +42,17 @@ def memory_by_place(root: str = "") -> list[tuple[str, Room]]:
 
 def tasks(root: str = "") -> Room | None:
     """Processes and threads."""
-    return tightest(_tasks(folder) for folder in _folders("pids", root))
+    return tightest(tasks_of(folder) for folder in folders("pids", root))
 
 
 def cpus(root: str = "") -> float | None:
     """The smallest quota, or the number of CPUs in the cpuset."""
-    return min((*_quotas(root), *_cpusets(root)), default=None)
+    return min((*_quotas(root), *map(_size, _cpusets(root))), default=None)
+
+
+def cpuset(root: str = "") -> str:
+    """The smallest set of CPUs that a cgroup allows, as the kernel lists them ("0-3,8"); "" if none limits them."""
+    return min(_cpusets(root), key=_size, default="")
 
 
 def cpu_quota(root: str = "") -> float | None:
@@ -58,7 +63,7 @@ def cpu_quota(root: str = "") -> float | None:
 def cpu_periods(root: str = "") -> dict[str, tuple[int, int]]:
     """(periods of the CPU quota until now, those that it was used up in) of each cgroup that has one, by its folder."""
     found = {}
-    for folder in _folders("cpu", root):
+    for folder in folders("cpu", root):
         numbers = dict(re.findall(r"^(nr_periods|nr_throttled) (\d+)$", read(f"{folder}/cpu.stat"), re.MULTILINE))
         if len(numbers) == 2:
             found[folder] = int(numbers["nr_periods"]), int(numbers["nr_throttled"])
@@ -86,13 +91,14 @@ def _memory(folder: str) -> Room | None:
     return Room(min(limits), max(0, min(limits) - used)) if limits else None
 
 
-def _tasks(folder: str) -> Room | None:
+def tasks_of(folder: str) -> Room | None:
+    """Processes and threads of one cgroup."""
     limit, used = _number(f"{folder}/pids.max"), _number(f"{folder}/pids.current") or 0
     return None if limit is None else Room(limit, max(0, limit - used))
 
 
 def _quotas(root: str) -> Iterator[float]:
-    for folder in _folders("cpu", root):
+    for folder in folders("cpu", root):
         quota, _, period = read(f"{folder}/cpu.max").partition(" ")
         quota = quota or read(f"{folder}/cpu.cfs_quota_us")
         period = period or read(f"{folder}/cpu.cfs_period_us")
@@ -100,13 +106,17 @@ def _quotas(root: str) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
-def _cpusets(root: str) -> Iterator[int]:
+def _cpusets(root: str) -> Iterator[str]:
     """All on the way up: version 2 has these files only in cgroups for which the controller is enabled."""
-    for folder in _folders("cpuset", root):
+    for folder in folders("cpuset", root):
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
         listed = next((found for name in names if (found := read(f"{folder}/{name}"))), "")
         if listed:
-            yield sum(_length(part) for part in listed.split(","))
+            yield listed
+
+
+def _size(listed: str) -> int:
+    return sum(_length(part) for part in listed.split(","))
 
 
 def _length(part: str) -> int:
@@ -114,7 +124,7 @@ def _length(part: str) -> int:
     return int(last or first) - int(first) + 1
 
 
-def _folders(controller: str, root: str) -> list[str]:
+def folders(controller: str, root: str) -> list[str]:
     """The cgroups of this process that may limit something, the nearest first."""
     found: list[str] = []
     for line in read(f"{root}/proc/self/cgroup").splitlines():

@@ -1,6 +1,10 @@
 """Reads files and folders that may not exist, such as those of /proc and /sys."""
 
 import os
+import time
+
+STUCK_S = 1.0
+"""A read of a busy disk ends within this. What waits longer, waits for a device or a server that does not answer."""
 
 
 def read(path: str) -> str:
@@ -27,9 +31,27 @@ def stat_of(pid: int | str) -> list[str]:
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
-def state_of(pid: int) -> str:
+def state_of(pid: int | str) -> str:
     """The state letter of a process (proc(5)): R, S, D, T, Z ...; "" where there is no such process."""
     return "".join(stat_of(pid)[:1])
+
+
+def settled_state_of(pid: int | str) -> str:
+    """`state_of`, with D only for a process that has been in one uninterruptible sleep for STUCK_S, and S for one that
+    moves on: each read of a busy disk is a short D."""
+    end, before = time.monotonic() + STUCK_S, _sleeps(pid)
+    while (state := state_of(pid)) == "D":
+        if _sleeps(pid) != before:
+            return "S"
+        if time.monotonic() > end:
+            break
+        time.sleep(0.02)
+    return state
+
+
+def _sleeps(pid: int | str) -> str:
+    """How often it has gone to sleep, as a line of proc(5)'s status."""
+    return next((line for line in read(f"/proc/{pid}/status").splitlines() if line.startswith("voluntary_ctxt")), "")
 
 
 def core_wait_s() -> float:

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -68,6 +68,8 @@ class NoReply:
     parts: tuple[Any, ...] = ()
     stuck: bool = False
     """The process could not be killed, and was left behind: uninterruptible sleep, state D of ps(1)."""
+    refused: int | None = None
+    """The errno of fork(2), if no process could be started."""
 
 
 class Probe:
@@ -133,7 +135,7 @@ class Probe:
             try:
                 self.pid = os.fork()
             except OSError as error:
-                theirs.sendall(_line({"raised": _told(error)}))
+                theirs.sendall(_line({"raised": _told(error), "errno": error.errno}))
             if self.pid == 0:
                 _page = self._shared
                 _live(theirs, asker, self._functions, self._at_end)
@@ -152,7 +154,7 @@ class Probe:
         self._messages += map(json.loads, lines)
         last = self._messages[-1] if lines else {}
         if "raised" in last:
-            return self._failure(NoReplyKind.RAISED, last["raised"])
+            return replace(self._failure(NoReplyKind.RAISED, last["raised"]), refused=last.get("errno"))
         self.is_busy = "value" not in last
         return None if self.is_busy else Reply(last["value"], self._parts())
 

@@ -14,6 +14,7 @@ from preflight.history import archive
 from preflight.history.entry import concluded, entry
 from preflight.planning.registry import Source
 from preflight.results.report import Report
+from preflight.sdk import system_call
 from preflight.sinks.arguments import Sinks, shown
 
 ALL_S = 4.0
@@ -73,4 +74,6 @@ class Delivery(threading.Thread):
     def failure(self, end: float) -> str:
         """Why it failed, or ""."""
         self.join(max(0.0, end - time.monotonic()))
-        return f"did not end within {ALL_S:.0f} s" if self.is_alive() else self.why
+        if not self.is_alive():
+            return self.why
+        return f"did not end within {ALL_S:.0f} s{system_call.waits_for(f'self/task/{self.native_id}')}"

@@ -155,3 +155,19 @@ def test_a_reason_has_at_most_128_characters() -> None:
     long = finding(message="x" * 200 + "\n", code="gpu.nvlink.inactive")
     line = reason.line(made_report(result(long, long, check="gpu.nvlink")), "preflight:")
     assert len(line) == 128 and re.fullmatch(r"preflight:gpu\.nvlink\.inactive x+\.\.\. \(\+1\)", line)
+
+
+def test_it_is_shut_where_the_ranks_did_not_come_together(tmp_path: Path) -> None:
+    """Rank 0's failure is in a report of its own, and another rank's exit code says less. One of an earlier run says
+    nothing."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    failed = made_report(result(finding("fail")))
+    for name, run in (("made.json", "new"), ("here/report.rank-1.json", "old")):
+        (tmp_path / name).write_text(json.dumps({**failed, "run": run}))
+    old = gate(tmp_path, "--report", "here", "--", script(tmp_path, "exit 3"))
+    assert old.returncode == 0 and "exit code 3, and no report is in" in old.stderr, old
+    new = gate(
+        tmp_path, "--report", "here", "--", script(tmp_path, f"cp made.json {folder}/report.rank-0.json; exit 3")
+    )
+    assert new.returncode == 1 and "a failure was found, so the job is held" in new.stderr, new

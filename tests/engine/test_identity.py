@@ -292,3 +292,41 @@ def test_a_free_port_is_none_that_the_kernel_gives_to_others() -> None:
 def test_a_port_is_from_1_to_65535(port: str, is_wrong: bool) -> None:
     environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     assert ("MASTER_PORT" in dict(identity.from_environ(environ).problems)) is is_wrong
+
+
+GOOD_HOSTS = (
+    "node-0", "node_0.cluster.local", "10.0.0.1", "10.1", "fd00::1", "::1", "fe80::1%eth0", "ip6-x.", "localhost",
+    "gpu007-ib0", "x" * 63, "",
+)  # fmt: skip
+BAD_HOSTS = {
+    "a..b": "not a host name or an address",
+    " node0": "without spaces",
+    "node0 ": "without spaces",
+    "no de": "without spaces",
+    "node0\n": "without spaces",
+    "node0:29500": "with a port, expected the host alone",
+    "[::1]": "expected the IPv6 address without brackets",
+    "[fd00::1]:29500": "without brackets, and the port (29500) in MASTER_PORT",
+    "tcp://node0:29500": "a URL, expected a host name or an address",
+    "node0,node1": "not a host name or an address",
+    "gpu[01-02]": "not a host name or an address",
+    "$HOSTNAME": "not a host name or an address",
+    "10.0.0.1/24": "not a host name or an address",
+    ".node0": "not a host name or an address",
+    "x" * 64: "not a host name or an address",
+    "node0:": "not a host name or an address",
+    "::::": "not a host name or an address",
+}
+
+
+@pytest.mark.parametrize("host", GOOD_HOSTS)
+def test_a_master_that_may_be_a_host(host: str) -> None:
+    assert identity.host_problem(host) == ""
+
+
+@pytest.mark.parametrize("host", BAD_HOSTS)
+def test_a_master_that_cannot_be_a_host(host: str) -> None:
+    assert BAD_HOSTS[host] in identity.host_problem(host)
+    for environ in (PLAIN, TORCHRUN, OPEN_MPI, STEP):
+        ((variable, wrong),) = identity.from_environ({**environ, "MASTER_ADDR": host}).problems
+        assert variable == "MASTER_ADDR" and wrong.startswith("is "), wrong

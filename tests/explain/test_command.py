@@ -358,6 +358,20 @@ def test_no_secret_of_a_quoted_line_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert "no answer to" in told and not [secret for secret in secrets if secret in told]
 
 
+def test_secrets_in_a_logs_commands_and_across_a_cut_are_not_told() -> None:
+    """The second line is cut between the name of a secret and its end."""
+    cut = f"{'x' * 600} --password {'S3CRET' * 150} {'y ' * 50}"
+    commands = "mysql -pS3CRET db; curl -u me:S3CRET h; SSHPASS=S3CRET ssh h; AccountName=a;AccountKey=S3CRET=="
+    frames = '  File "/job/prepare_tokens.py", line 12, in <module>\n    push()'
+    for number, said in enumerate((f"{commands} at prepare_tokens.py:12 with max_tokens=4096", cut)):
+        log = f"{number}.log"
+        Path(log).write_text(f"Traceback (most recent call last):\n{frames}\nRuntimeError: {said}\n")
+        made = explained(log)
+        told = "".join([report.as_text(made), *console.lines(made), console.markdown(made)])
+        assert "RuntimeError" in told and "S3CRET" not in told, told
+        assert number or ("prepare_tokens.py:12" in told and "max_tokens=4096" in told), told
+
+
 def test_the_page_shows_who_waited_and_until_when_each_rank_was_heard() -> None:
     timeout = (
         "[rank0]:[E1125 12:00:{:02}.000000000 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "

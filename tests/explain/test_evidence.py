@@ -233,7 +233,7 @@ FIRST = "Root Cause (first observed failure):"
 def test_what_torchrun_killed_after_a_failure_did_not_die_first(agent: list[str]) -> None:
     texts = [*agent, "Failures:", *box(1, -9), FIRST, *box(2, 1)]
     found = conclude(lines(texts))
-    assert (found[0].slug, found[0].where["rank"], found[0].confidence) == ("unknown", 2, "none")
+    assert (found[0].slug, found[0].where, found[0].seen_at["rank"]) == ("unknown", {}, 2)
     assert found[0].message.endswith(
         "rank 2 ended with exit code 1, the first that torchrun saw; its own output says why"
     )

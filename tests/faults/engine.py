@@ -164,6 +164,23 @@ CONTROL = (
 )  # fmt: skip
 
 
+STRANGERS = {
+    "order_a_file": "A stranger orders its own file as a check.",
+    "order_a_module": "A stranger orders a module that lies in the ranks' folder.",
+    "settings": "A stranger puts its own function into the job.",
+    "verdict": "A stranger says that all is well.",
+    "damaged": "An order in the store is cut off.",
+    "foreign": "Another program writes where orders are.",
+    "stale_order": "A stranger writes an old order again.",
+    "facts": "A stranger answers for a rank.",
+    "other_rank": "A stranger answers for a rank that was not asked.",
+    "arrival": "A stranger arrives, and is no rank.",
+    "left": "A stranger writes where ranks take their leave.",
+    "beat": "A stranger writes over a rank's signs of life.",
+    "counter": "A stranger sets a log's counter to a billion.",
+    "gone": "A stranger says that a rank leaves; ranks share a secret.",
+}
+"""Processes that reach the store of a job (tests/strangers.py)."""
 RUN_LOST, STORE_LOST = "fail preflight.run.lost", "error preflight.run.store_lost"
 RENDEZVOUS = "fail preflight.run.rendezvous"
 ELSEWHERE = (
@@ -182,6 +199,8 @@ ELSEWHERE = (
     # tests/test_launch_faults.py
     elsewhere("rank_never_starts", "A rank never starts.", "two of four ranks are started in time", RUN_LOST,
               culprit={"rank": 3}),
+    elsewhere("task_never_starts", "Tasks of srun never start.",
+              "of six tasks the fourth and the sixth are not started", RUN_LOST, culprit={"rank": 5, "node": "node-2"}),
     elsewhere("rank_0_never_starts", "Rank 0 never starts.", "only rank 1 starts, on another's store", RUN_LOST,
               culprit={"rank": 0}, more=True),
     elsewhere("duplicate_rank", "Two processes have one rank.", "RANK=1 twice, and all others",
@@ -207,10 +226,39 @@ ELSEWHERE = (
               "fail env.launch.local_world_size"),
     elsewhere("torch_broken", "torch cannot be imported on a rank.", "TORCH_DISTRIBUTED_DEBUG=FULL on rank 1",
               "fail preflight.run.torch"),
+    # tests/test_strangers.py
+    *(
+        elsewhere(f"stranger_{name}", story, f"tests/strangers.py: {name}", "fail preflight.run.foreign_writer",
+                  culprit={}, world=2)
+        for name, story in STRANGERS.items()
+    ),
     elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", RENDEZVOUS,
               culprit={"variable": "MASTER_PORT"}),
     elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",
               STORE_LOST, culprit={}, exit_code=3, more=True),
+    # tests/test_endpoint.py
+    elsewhere("master_elsewhere", "MASTER_ADDR names another node than rank 0's.", "MASTER_ADDR=host-b", RENDEZVOUS,
+              culprit={"variable": "MASTER_ADDR"}, says="is not an address of host-a, where rank 0 is"),
+    elsewhere("master_is_nobody", "MASTER_ADDR is an address of no host.", "MASTER_ADDR=10.77.0.99", RENDEZVOUS,
+              culprit={"variable": "MASTER_ADDR"}),
+    elsewhere("master_is_loopback", "MASTER_ADDR is each node itself.", "MASTER_ADDR=localhost", RENDEZVOUS,
+              culprit={"variable": "MASTER_ADDR"}, more=True),
+    elsewhere("master_malformed", "MASTER_ADDR cannot be a host.", "MASTER_ADDR=a..b", "fail preflight.run.launch",
+              culprit={"variable": "MASTER_ADDR"}),
+    elsewhere("port_shared", "Two jobs have one MASTER_PORT.", "ranks of SLURM_JOB_ID 77 and 78", RENDEZVOUS,
+              culprit={"variable": "MASTER_PORT"}),
+    # tests/test_process_limits.py
+    elsewhere("pids_max", "A node can start no process: preflight cannot join.", "pids.max 2 of a cgroup",
+              "fail preflight.run.no_process", culprit={"node": "node-1"}, says="pids.max"),
+    elsewhere("pids_max_in_a_check", "A node can start hardly a process.", "pids.max 4 of a cgroup",
+              "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="pids.max"),
+    elsewhere("ulimit_u", "A user may have few processes on a node.", "`ulimit -u 4`",
+              "fail gpu.inventory.no_process", culprit={"node": "node-1", "rank": 1}, says="ulimit -u"),
+    # tests/engine/test_torch_import.py
+    elsewhere("torch_dead_disk", "The environment's file system does not answer.", "a FUSE that never answers a read",
+              "fail preflight.run.torch", culprit={"rank": 0}),
+    elsewhere("torch_slow_disk", "The environment's file system is too slow for the run's deadline.",
+              "a FUSE that answers a read in 40 s", "error preflight.run.deadline", culprit={"rank": 0}),
     # tests/test_hosts.py
     elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
               "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),

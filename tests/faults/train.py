@@ -124,6 +124,10 @@ ALL: tuple[Fault, ...] = (
          says="ZeroDivisionError"),
     _one("killed", "A rank dies in its backward pass.", "kill@4", "fail train.ddp.crashed", world=3,
          says="SIGKILL, expected it to live; last doing: ddp/plain, step 4: backward"),
+    in_check("fsdp_unfit", "A variant that was asked for cannot run here.",
+             "`train.fsdp.variants=full_shard,offload` on CPUs", "info train.fsdp.unfit", only="train.fsdp", world=2,
+             culprit={}, exit_code=0, settings={"train.fsdp.variants": "full_shard,offload"},
+             says="not run, though asked for: offload (FSDP1 offloads from a GPU only)"),
     _one("stopped", "A rank is stopped in its backward pass.", "stop@4", "fail train.ddp.timed_out", world=3,
          says="the process is stopped"),
 )  # fmt: skip

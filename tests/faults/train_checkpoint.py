@@ -1,24 +1,13 @@
 """What the check `train.checkpoint` finds."""
 
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.faults.row import Fault, elsewhere, in_check, sick
-
-NUMPY = str(Path(sys.prefix, "numpy"))
-"""torch.distributed.checkpoint needs it."""
-
-
-def _with_numpy(environ: dict[str, str]) -> dict[str, str]:
-    return {**environ, "PYTHONPATH": os.pathsep.join((environ["PYTHONPATH"], NUMPY))}
 
 
 def _row(name: str, story: str, deed: str, *finds: str, form: str = "ddp/full", **more: Any) -> Fault:
     """What torch does otherwise, or what happens to a file, with one form of checkpoint on two ranks."""
     environ = sick(deed)
-    environ = _with_numpy(environ) if "dcp" in form or "fsdp/" in form else environ
     found = tuple(find.replace(" ", " train.checkpoint.") for find in finds)
     settings = {"train.checkpoint.forms": form}
     details = {"world": 2, "culprit": {}, "environ": environ, "settings": settings, **more}
@@ -88,6 +77,20 @@ ELSEWHERE: tuple[Fault, ...] = (
     _there("no_answer", "The folder's server is dead.",
            f"a file system that the test serves over /dev/fuse {_NODE_1}: LOOKUP is never answered", "fail no_answer",
            says=" does not answer: "),
+    _there("flips_on_read", "A node reads other bits than were written.",
+           f"a file system that the test serves over /dev/fuse {_NODE_1}: a bit of each 4096 bytes is turned on READ",
+           "fail corrupts", says=" when it is read back, expected "),
+    _there("flips_on_write", "A node writes other bits than it was given.",
+           f"a file system that the test serves over /dev/fuse {_NODE_1}: a bit of each 4096 bytes is turned on WRITE",
+           "fail corrupts", says=" (1 bit flipped) on rank 1"),
+    _there("server_flips", "The folder's server gives all nodes other bits than were written.",
+           "the same on READ, on all three nodes", "fail corrupts", culprit={}, says=", and so on all 3 nodes"),
+    _there("one_file_flips", "A bit of one checkpoint is turned while it is written.", "the same on WRITE of one file",
+           "fail damaged", culprit={"file": "full.pt"},
+           says="full.pt, written by rank 0, has other contents in its "),
+    _there("one_shard_flips", "A bit of one rank's shard is turned when it is read.", "the same on READ of one file",
+           "fail damaged", culprit={"file": "__1_0.distcp"},
+           says="__1_0.distcp, written by rank 1, has other contents in its "),
     _there("no_rename", "The folder's file system has no rename.", "`sick.no_rename`", "fail unsafe", culprit={},
            says="has no rename (Function not implemented), expected both"),
     _there("slow_node", "A node writes far slower than the others.", f"`sick.slow_fsync@1` {_NODE_1}: 1 s more",

@@ -1,8 +1,5 @@
 """What the checks of strategies that cut a model among ranks find."""
 
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.faults.row import Fault, in_check, sick
@@ -16,12 +13,6 @@ TITLES = {
 }
 
 
-def _sick(deed: str) -> dict[str, str]:
-    """With NumPy, which torch's pipelines need."""
-    made = sick(deed)
-    return {**made, "PYTHONPATH": os.pathsep.join((made["PYTHONPATH"], str(Path(sys.prefix, "numpy"))))}
-
-
 def _each(
     name: str, deeds: str, code: str, variants: dict[str, str], first: str = "", **more: Any
 ) -> tuple[Fault, ...]:
@@ -30,7 +21,7 @@ def _each(
     stories = {strategy: more.pop(f"of_{strategy}") for strategy in variants}
     settings = {f"train.{strategy}.variants": names for strategy, names in variants.items()}
     details = {
-        "world": 2, "culprit": {}, "noticed_by": "0-1", "environ": _sick(deeds), "settings": settings,
+        "world": 2, "culprit": {}, "noticed_by": "0-1", "environ": sick(deeds), "settings": settings,
         "shares": f"parallel_{name}", "deadline_s": 120, "more": True, **more,
     }  # fmt: skip
     others = ",".join(f"train.{strategy}" for strategy in variants if strategy != first)
@@ -48,7 +39,7 @@ def _each(
 def _of(strategy: str, name: str, variants: str, deed: str, story: str, code: str, **more: Any) -> Fault:
     """Of one strategy; another row has this code."""
     details = {
-        "world": 2, "culprit": {}, "noticed_by": "0-1", "environ": _sick(deed), "deadline_s": 120, "more": True,
+        "world": 2, "culprit": {}, "noticed_by": "0-1", "environ": sick(deed), "deadline_s": 120, "more": True,
         "settings": {f"train.{strategy}.variants": variants}, **more,
     }  # fmt: skip
     made = f"`sick.{deed}`"

@@ -55,5 +55,6 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("speed_half_cores", "A node's two ranks have one core, the other node's two.",
               "`taskset` on the second of two nodes; the first one's ranks are of the real-time class, "
               "as on a machine of their own", "warn train.speed.fewer_cores", culprit={"node": "node-1"},
-              noticed_by="0-1", exit_code=0, world=4, says="it has 0.5 of a core for each of its ranks, expected 1"),
+              noticed_by="0-1", exit_code=0, world=4, says="it has 0.5 of a core for each of its ranks, expected 1",
+              also=("warn env.launch.shared_cores",)),
 )  # fmt: skip

@@ -106,11 +106,49 @@ def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Pat
 
 
 @pytest.mark.process
-def test_a_file_that_hangs_does_not_hang_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toml_file, "READ_S", 0.2)
+def test_a_pipe_is_no_settings_file(tmp_path: Path) -> None:
+    """A file that hangs is in tests/test_unanswered.py."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"cannot be read \(no answer within 0\.\d s\)"):
+    with pytest.raises(UsageError, match=r"cannot be read \(it is not a regular file\)"):
         config.read(str(tmp_path / "pipe"))
+
+
+LONG_KEYS = {
+    "bare": f"a = 1\n{'a.' * 100_000}b = 1\n",
+    "spaced": f"a = 1\n{'a . ' * 10_000}b = 1\n",
+    "quoted": "a = 1\n" + '"a".' * 10_000 + "b = 1\n",
+    "of a table": f"a = 1\n[{'a.' * 10_000}b]\n",
+    "inline": f"a = 1\nc = {{ {'a.' * 10_000}b = 1 }}\n",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("text", LONG_KEYS.values(), ids=LONG_KEYS)
+def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tomllib takes n * n steps for n parts: a minute for 100,000."""
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
+    (tmp_path / "long.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"long\.toml: line 2: a key of more than 64 parts, expected a few"):
+        config.read(str(tmp_path / "long.toml"))
+
+
+@pytest.mark.process
+def test_dots_that_are_no_key_are_read(tmp_path: Path) -> None:
+    text = f"# {'.' * 1000} {'a.' * 40}\n[options]\n'train.model.model' = \"{'x' * 2000}{'...' * 300}:f\"\n"
+    (tmp_path / "sound.toml").write_text(text)
+    assert len(config.read(str(tmp_path / "sound.toml")).options["train.model.model"]) == 2902
+
+
+@pytest.mark.process
+def test_what_takes_long_to_parse_for_any_reason_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand keys that are almost too long: none of them is, but together they are."""
+    monkeypatch.setattr(toml_file, "PARSE_S", 0.5)
+    parts = ".".join(["a"] * 60)
+    (tmp_path / "many.toml").write_text("".join(f"{parts}.b{number} = 1\n" for number in range(8_000)))
+    with pytest.raises(UsageError, match=r"many\.toml: cannot be parsed \(no answer within 0\.\d s\)"):
+        config.read(str(tmp_path / "many.toml"))
 
 
 def test_codes_are_known_ones() -> None:

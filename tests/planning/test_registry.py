@@ -31,6 +31,7 @@ IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
         "uneven", "not_grouped", "no_local_rank", "single_process", "bad_groups",
+        "shared_cores", "few_cores",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "parameters",
@@ -38,9 +39,10 @@ IDS_AND_CODES = {
     },
     "env.software": {
         "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
-        "paths",
+        "paths", "patched", "library",
     },
-    "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit"},
+    "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit",
+                    "ports", "conntrack", "file_max", "pid_max"},
     "net.efa": {"no_plugin", "silent", "unseen", "versions"},
     "net.rendezvous": {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
@@ -50,7 +52,7 @@ IDS_AND_CODES = {
         "no_answer", "missing", "broken", "denied", "read_only", "space", "inodes_left", "quota",
         "not_shared", "own", "unlike_mount", "unlike_options", "soft", "slow", "left",
     },
-    "node.leftovers": {"process", "shm_files"},
+    "node.leftovers": {"process", "shm_files", "unseen"},
     "net.interfaces": {
         "none", "down", "loopback", "shared", "family", "internal", "link_local", "other_network", "mtu",
         "speed", "route", "also",
@@ -64,7 +66,7 @@ IDS_AND_CODES = {
     },
     "net.mesh": {
         "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
-        "mtu", "slow", "asymmetric", "far", "untried",
+        "mtu", "loss", "damaged", "checksum", "slow", "asymmetric", "far", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",
@@ -106,16 +108,16 @@ IDS_AND_CODES = {
         "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_together", "slower_than_baseline", "slow_once",
     },
     "comm.nodes": {"slow_gpu", "slow_node", "slow_pair", "unlike", "slow_once"},
-    "comm.paths": {"broken", "slow"},
+    "comm.paths": {"broken", "slow", "not_timed"},
     "comm.pairs": {
         "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slower_than_baseline", "slow_once",
     },
     "train.alone": {"differs_from_itself", "wrong_alone", "not_finite", "other_bits"},
     "train.ddp": PARITY,
     "train.fsdp2": PARITY,
-    "train.fsdp": PARITY,
+    "train.fsdp": PARITY | {"unfit"},
     "train.tp": MODEL_PARALLEL,
-    "train.pp": MODEL_PARALLEL,
+    "train.pp": MODEL_PARALLEL | {"unfit"},
     "train.hybrid": MODEL_PARALLEL,
     "train.compile": PARITY | {"not_compiled"},
     "train.expert": PARITY,
@@ -124,9 +126,10 @@ IDS_AND_CODES = {
         "other_model", "other_batch", "other_weights", "unused", "batch_norm", "not_a_mean", "dropout", "few_rows",
         "left_out", "draws", "made_up", "smaller", "wrong_plan", "not_run", "untied",
     },
-    "train.speed": {"fewer_cores", "slow_link", "slow_path", "straggler", "wont_fit"},
+    "train.speed": {"fewer_cores", "slow_link", "slow_path", "straggler", "wont_fit", "not_timed"},
     "train.checkpoint": {
         "unusable", "no_room", "not_shared", "unsafe", "no_answer", "left", "slow_node", "damaged", "refused",
+        "corrupts", "not_made",
         "wrong_weights", "wrong_optimizer", "lost_progress", "lost_random", "untied", "drift", "no_dcp",
     },
     "data.sampler": {
@@ -141,11 +144,11 @@ IDS_AND_CODES = {
     },
     "data.resume": {
         "epoch_reset", "left_out", "next_epoch", "order_changed", "refused", "repeated", "second_resume", "unseeded",
-        "workers_change_order",
+        "workers_change_order", "not_compared",
     },
 }  # fmt: skip
 """Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias."""
-ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts", "out_of_step"}
+ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts", "out_of_step", "no_process"}
 
 
 def built_in() -> list[registry.Check]:

@@ -68,6 +68,7 @@ def test_a_line_is_cut_to_the_width() -> None:
         (replace(made.finding(), ranks="0-3", nodes=["a", "b"]), "a, b, ranks 0-3"),
         (replace(made.finding(), ranks="0-31", nodes=["a", "b", "c", "d"]), "4 nodes, ranks 0-31"),
         (replace(made.finding(), nodes=["a", "b", "c", "d"]), "a, b, c, d"),
+        (replace(made.finding(), ranks="1-2", nodes=[""]), "ranks 1-2"),
     ],
 )
 def test_the_culprit_is_named_in_words(finding: Reported, text: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
+from preflight.planning.policy import Policy, Waiver
 from preflight.results import result
 from preflight.results.result import Result
 from tests import made
@@ -49,6 +50,49 @@ def test_the_verdict_is_the_worst_of_all(results: list[Result], verdict: str, co
     assert result.verdict(results) == verdict
     assert result.exit_code(verdict, results, strict=False) == code
     assert result.exit_code(verdict, results, strict=True) == strict_code
+
+
+# Parts that were not measured
+
+PART = made.finding("info", "variant b was not run: there was no time", not_measured=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "skipped", "status", "why"),
+    [
+        ((), None, "skip", f"in part: {PART.message}"),
+        (("info",), None, "skip", f"in part: {PART.message}"),
+        (("warn",), None, "warn", f"in part: {PART.message}"),
+        (("fail",), None, "fail", f"in part: {PART.message}"),
+        ((), "rank 1: no library", "skip", f"rank 1: no library; in part: {PART.message}"),
+    ],
+)
+def test_a_part_that_was_not_measured_is_no_pass(
+    others: tuple[str, ...], skipped: str | None, status: str, why: str
+) -> None:
+    only = made.result(PART, *(made.finding(severity) for severity in others), skipped=skipped)
+    assert (only.status, only.to_json(MANY)["skipped"]) == (status, why)
+    assert result.exit_code(result.verdict([only, of()]), [only, of()], strict=True) == 1
+
+
+def test_a_check_that_has_measured_the_rest_is_something() -> None:
+    only = made.result(PART)
+    assert result.verdict([only]) == "pass" and result.exit_code("pass", [only], strict=False) == 0
+    assert result.verdict([made.result(PART, skipped="no library")]) == "error"
+
+
+def test_no_policy_makes_a_pass_of_what_was_not_measured() -> None:
+    waived = Policy(waivers=(Waiver(PART.code, "2999-12-31", "known"),)).applied([PART], MANY)
+    assert made.result(*waived).status == "skip"
+    louder = Policy(severities={PART.code: "fail"}).applied([PART], MANY)
+    assert made.result(*louder).status == "fail"
+    milder = Policy(severities={PART.code: "info"}).applied([PART], MANY)
+    assert made.result(*milder).status == "skip"
+
+
+def test_parts_are_told_once_and_a_few_of_them() -> None:
+    parts = [made.finding("info", f"part {number}", not_measured=True) for number in (0, 0, 1, 2, 3)]
+    assert made.result(*parts).why_skipped == "in part: part 0; part 1; and 2 more"
 
 
 # Culprits

@@ -225,7 +225,8 @@ def test_without_a_process_it_has_raised(probe: Probe, monkeypatch: pytest.Monke
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refused)
-    assert fails(probe, "counted").kind == NoReplyKind.RAISED
+    failed = fails(probe, "counted")
+    assert (failed.kind, failed.refused) == (NoReplyKind.RAISED, 11)
     monkeypatch.undo()
     assert ask(probe, "counted") == 1
 

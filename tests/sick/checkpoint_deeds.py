@@ -48,8 +48,8 @@ def _when_written(change: Callable[[Path], None]) -> None:
 
     right = checkpoint_files.Manifest.of
 
-    def wrong(folder: Path, setting: Any) -> Any:
-        made = right(folder, setting)
+    def wrong(folder: Path, setting: Any, written: Any) -> Any:
+        made = right(folder, setting, written)
         change(folder)
         return made
 

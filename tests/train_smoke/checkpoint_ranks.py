@@ -12,13 +12,11 @@ from preflight.train_smoke.checkpoint_names import CHECKPOINTS
 from tests import running
 from tests.train_smoke.ranks import fork_ranks, join, nobody_waits
 
-NUMPY = os.pathsep.join((str(running.ROOT), str(Path(sys.prefix, "numpy"))))
-
 
 def saved(world: int, folder: Path, names: Sequence[str], *, limit_s: float) -> list[dict[str, Any]]:
     """The facts of each rank: {"spread", "saved"}, of all forms."""
     words = (str(world), str(folder), *names)
-    running.output_of("tests.train_smoke.checkpoint_ranks", *words, limit_s=limit_s, PYTHONPATH=NUMPY)
+    running.output_of("tests.train_smoke.checkpoint_ranks", *words, limit_s=limit_s)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 

@@ -2,8 +2,6 @@
 
 import functools
 import math
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from torch.torch_version import TorchVersion
 
 from preflight.train_smoke.names import FURTHER_STEPS, STEPS
 from tests.faults.row import sick
-from tests.running import ROOT
 from tests.train_smoke.ranks import ALL, BEYOND, TOGETHER, ratios, trained
 
 TIMES = 10
@@ -24,8 +21,6 @@ PARAMETERS = 4 * 108_864
 SOAK = {2: range(1, 4), 3: range(4, 6), 4: range(6, 8), 6: range(8, 9), 1: range(9, 10)}
 """Seeds by world, each under the 26 variants of data parallel, each by itself and of each strategy together, and the 15
 beyond: more than 400 comparisons."""
-NUMPY = os.pathsep.join((str(ROOT), str(Path(sys.prefix, "numpy"))))
-"""torch's pipelines need it."""
 
 
 def is_sound(line: dict[str, Any]) -> None:
@@ -122,8 +117,7 @@ def test_ranks_that_cut_a_model_train_as_one_process_does(
     world: int, variants: tuple[str, ...], tmp_path: Path
 ) -> None:
     """A rank of 3 is left over; one of 1 is all of a mesh."""
-    path = NUMPY if variants is BEYOND else str(ROOT)
-    ranks = trained(world, tmp_path, [1], variants, limit_s=240, PYTHONPATH=path)
+    ranks = trained(world, tmp_path, [1], variants, limit_s=240)
     for line in (line for own in ranks for line in own):
         is_sound_beyond(line, world)
 
@@ -142,7 +136,7 @@ def test_two_hundred_sound_trainings_over_seeds(tmp_path: Path) -> None:
     for world, seeds in SOAK.items():
         folder = tmp_path / str(world)
         folder.mkdir()
-        ranks = trained(world, folder, seeds, (*ALL, *TOGETHER, *BEYOND), limit_s=1200, PYTHONPATH=NUMPY)
+        ranks = trained(world, folder, seeds, (*ALL, *TOGETHER, *BEYOND), limit_s=1200)
         for line in (line for own in ranks for line in own):
             if line["variant"] in BEYOND:
                 is_sound_beyond(line, world)

@@ -24,6 +24,7 @@ LATE_RANK = Code(
     "A rank computes much longer than the others, which wait for it.",
     fix="See what its node does (top, nvidia-smi): other processes, too few CPU cores, a throttled GPU.",
     action=Action.NONE,
+    see=("node.limits", "node.leftovers", "node.kernel", "gpu.health", "gpu.pcie", "gpu.released", "gpu.compute"),
 )
 
 

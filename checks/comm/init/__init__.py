@@ -33,11 +33,13 @@ LATE_RANK = Code(
     "A rank joined much later than the others.",
     fix="See what its node does: load, file system, driver start-up (persistence mode).",
     action=Action.RESTART_JOB,
+    see=("node.storage", "node.limits", "node.leftovers", "gpu.health"),
 )
 WRONG_SUM = Code(
     "The first all-reduce gave a wrong sum.",
     fix="Do not train here. Run --only comm again: if it is the same rank, exclude its node.",
     action=Action.REPLACE,
+    see=("comm", "gpu.compute", "gpu.health", "train.alone"),
 )
 
 

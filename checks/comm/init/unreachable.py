@@ -10,6 +10,7 @@ UNREACHABLE = Code(
     "A rank could not connect to another node over the interface that NCCL chose.",
     fix="Check that the nodes reach each other at these addresses on all ports from 1024 on (net.mesh; firewall: nft "
     "list ruleset), and that NCCL_SOCKET_IFNAME is the interface that connects them: ip route get ADDRESS.",
+    see=("net.mesh", "net.interfaces", "net.rendezvous"),
 )
 LOOPBACK = "127."
 

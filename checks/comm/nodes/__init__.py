@@ -31,20 +31,28 @@ _LOOK = (
     "(throttled), top (other processes)"
 )
 SLOW_NODE = Code(
-    "A node is slower by itself than the others.", fix=f"{_LOOK}; exclude it until fixed.", action=Action.RESTART_JOB
+    "A node is slower by itself than the others.",
+    fix=f"{_LOOK}; exclude it until fixed.",
+    action=Action.RESTART_JOB,
+    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
 )
 SLOW_GPU = Code(
     "A rank's GPU is slow with all others on its node.",
     fix=f"{_LOOK}; it is the GPU of local rank {{local_rank}}.",
     action=Action.RESTART_JOB,
+    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
 )
 SLOW_PAIR = Code(
-    "Two GPUs of a node are slow with each other.", fix=f"{_LOOK}; nvidia-smi topo -p2p r.", action=Action.RESTART_JOB
+    "Two GPUs of a node are slow with each other.",
+    fix=f"{_LOOK}; nvidia-smi topo -p2p r.",
+    action=Action.RESTART_JOB,
+    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
 )
 UNLIKE = Code(
     "One of two nodes is slower, even by itself.",
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
     action=Action.NONE,
+    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
 )
 _LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; exclude it until fixed."
 BUDGET_S = 1.5

@@ -41,19 +41,38 @@ WRONG_RESULT = Code(
     "A collective gave a wrong result: wrong sums, or data that differs from what was sent.",
     fix="Do not train here. Run it again without this rank's node; test its GPU, memory and links.",
     action=Action.REPLACE,
+    see=("gpu.compute", "gpu.health", "gpu.nvlink", "gpu.pcie", "net.rdma_errors", "node.kernel", "train.alone"),
 )
 FIX_PAIR = "Do not train here. Run it again with each of the two among other ranks: the fault follows the sick one."
 FIX_NOBODY = "Do not train here. Run --only comm on halves of the nodes, then on halves of the wrong half."
 FIX_ALONE = "Do not train here. Run it again; test this machine's memory and GPU (see gpu.compute), reinstall torch."
+SLOW_LINKS = (
+    "comm.rails", "comm.pairs", "comm.nodes", "net.mesh", "net.interfaces", "net.rdma", "net.rdma_errors",
+)  # fmt: skip
+"""The checks that would have found a link slower than the others, or with errors."""
+CLEARED_LINKS = (
+    "No link is slower than the others: compare their rate with the nominal one. If it is far below, look at what they "
+    "all share (switch, MTU, tc -s qdisc); else the ranks lose the time: see what else runs there (top), how many CPUs "
+    "each rank has, and OMP_NUM_THREADS."
+)
+FIX_ON_ONE_NODE = (
+    "All ranks are on one node, so no network is in the way: see what else runs there (top), how many CPUs the ranks "
+    "share (nproc, taskset -p), and with GPUs nvidia-smi topo -m."
+)
 TOO_SLOW = Code(
     "A collective is so slow that its larger sizes could not be measured.",
     fix="Look for the slow link: speed and errors of the interfaces between the nodes (ethtool), MTU, the cabling.",
     action=Action.NONE,
+    see=SLOW_LINKS,
+    cleared=CLEARED_LINKS,
 )
 BELOW_EXPECTED = Code(
     "A collective is slower than the machine's links allow, or than the minimum you set.",
     fix="See comm.transports for what NCCL chose, and comm.nodes, comm.rails and comm.pairs for where it is slow.",
     action=Action.NONE,
+    see=(*SLOW_LINKS, "comm.transports"),
+    cleared="No link is slower than the others: compare their rate with the nominal one. If it is far below, look at "
+    "what they all share (switch, MTU, limits); else see with NCCL_DEBUG=INFO which algorithm and channels NCCL chose.",
 )
 SLOWER_THAN_BASELINE = Code(
     "A collective is slower than in the baseline.",
@@ -66,7 +85,7 @@ def judge(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[F
     """All findings about this operation, whose check is `comm.<operation>`."""
     yield from _wrong_results(OPERATIONS[operation], facts, run)
     if not any(run.outcomes[rank].kind == "skipped" for rank in facts if rank in run.outcomes):
-        yield from _too_slow(facts)  # else a type is missing for another reason, which the skip states
+        yield from _too_slow(facts, run)  # else a type is missing for another reason, which the skip states
     yield from _below_expected(OPERATIONS[operation], facts, run)
     yield from _slower_than_baseline(OPERATIONS[operation], facts, run)
 
@@ -251,7 +270,7 @@ def _explained(whose: Whose | None, sender: int | None) -> str:
 # Slow
 
 
-def _too_slow(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+def _too_slow(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     times = slowest(facts)
     planned = max((reading["planned"] for reading in facts.values()), default=0)
     for dtype, owed in (("fp32", planned), ("bf16", min(planned, BF16_FIRST))):
@@ -261,7 +280,7 @@ def _too_slow(facts: Mapping[int, Facts]) -> Iterator[Finding]:
             if last:
                 took = f"{nominal(last)} took {words.duration(times[dtype, last])}"
             text = f"{dtype}: {took}, and nothing larger fit the check's time, expected {nominal(owed)} to fit"
-            yield TOO_SLOW.warn(text)
+            yield TOO_SLOW.warn(text, fix=FIX_ON_ONE_NODE if len(run.job.nodes) == 1 else None)
             return
 
 

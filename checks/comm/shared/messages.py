@@ -28,30 +28,35 @@ SLOW_NODE = Code(
     fix="On {node}: ethtool INTERFACE (speed, duplex), ethtool -S INTERFACE (errors, drops), ibstat (rate), tc -s "
     "qdisc, top (what else runs); exclude it until fixed. " + TIME_IT,
     action=Action.RESTART_JOB,
+    see=("net.interfaces", "net.mesh", "net.rdma", "net.rdma_errors", "gpu.pcie", "gpu.health", "node.limits"),
 )
 SLOW_RANK = Code(
     "One rank's GPU or network card is slow with all others, while its node's other ranks are not.",
     fix="On {node}: nvidia-smi topo -m shows the network card near the GPU of local rank {local_rank}; ibstat, ethtool "
     "INTERFACE (speed), ethtool -S INTERFACE (errors), lspci -vv (LnkSta: its PCIe link). " + TIME_IT,
     action=Action.RESTART_JOB,
+    see=("net.interfaces", "net.mesh", "net.rdma", "net.rdma_errors", "gpu.pcie", "gpu.health", "node.limits"),
 )
 SLOW_RAIL = Code(
     "One rail (the ranks with the same place on their nodes) is slow, while the others are not.",
     fix="Check the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its ports' speed and errors, its uplinks; ibdiagnet on InfiniBand. " + TIME_IT,
     action=Action.NONE,
+    see=("net.rdma", "net.rdma_errors"),
 )
 SLOW_LINK = Code(
     "Two nodes are slow with each other, but not with others.",
     fix="Check the cables and switch ports between {node} and {peer} (ethtool -S INTERFACE, ibdiagnet), and the path "
     "(tracepath {peer} on {node}). " + TIME_IT,
     action=Action.NONE,
+    see=("net.interfaces", "net.mesh", "net.rdma", "net.rdma_errors", "gpu.pcie", "gpu.health", "node.limits"),
 )
 SLOWER_THAN_BASELINE = Code(
     "Links are much slower than in the baseline.",
     fix="All are equally slow: preflight diff BASELINE REPORT names what changed (settings, drivers); look for "
     "other jobs on the same switches; comm.transports has NCCL's transport.",
     action=Action.NONE,
+    see=("comm.transports", "net.interfaces", "net.rdma", "net.rdma_errors"),
 )
 
 

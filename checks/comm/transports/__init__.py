@@ -38,16 +38,19 @@ PLAN = Plan(
 SOCKET = Code(
     "NCCL uses sockets between nodes that have RDMA.",
     fix="There: ls /dev/infiniband; ldconfig -p | grep libibverbs; NCCL_DEBUG=INFO says under NET/IB what it found.",
+    see=("net.rdma", "net.efa"),
 )
 GDR_OFF = Code(
     "NCCL copies data through host memory that the HCA could read from the GPU (GPUDirect RDMA).",
     fix="There: lsmod | grep nvidia_peermem; modprobe nvidia-peermem, or the driver's open modules with kernel 5.12 or "
     "newer (DMA-BUF); then ACS and the IOMMU (node.kernel), and NCCL_NET_GDR_LEVEL.",
+    see=("node.kernel", "gpu.topology"),
 )
 P2P_OFF = Code(
     "NCCL uses host memory between GPUs that reach each other.",
     fix="There: nvidia-smi topo -p2p r; nvidia-smi nvlink -s; the ranks' containers need one /dev/shm and one IPC "
     "namespace (docker: --ipc=host).",
+    see=("gpu.topology", "gpu.nvlink", "node.kernel"),
 )
 SHM_OFF = Code(
     "Ranks on one node reach each other only over the network.",
@@ -69,10 +72,12 @@ PLUGIN = Code(
 NVLS_OFF = Code(
     "A node's NVSwitches do not reduce for NCCL (NVLS), although they report that they can, or the other nodes' do.",
     fix="There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; reset the GPUs: nvidia-smi -r.",
+    see=("gpu.nvlink", "node.kernel"),
 )
 UNLIKE = Code(
     "NCCL chose differently on one node than on the others.",
     fix="Compare with another node: ls /sys/class/infiniband; nvidia-smi topo -m; env | grep NCCL; /etc/nccl.conf.",
+    see=("env.variables", "gpu.topology", "net.rdma"),
 )
 
 UNTOLD = ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_P2P_DISABLE")

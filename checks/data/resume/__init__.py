@@ -91,6 +91,11 @@ WORKERS_CHANGE_ORDER = Code(
     "A resumed loader yields different samples with a different number of DataLoader workers.",
     fix="Resume with the same number of workers; save that number with the state.",
 )
+NOT_COMPARED = Code(
+    "Whether the loader can be resumed is unknown: its samples cannot be told from each other.",
+    fix="Name a field that identifies a sample, such as an id or a path: --set data.sampler.key=NAME; or turn random "
+    "augmentation off in the function that makes the loaders.",
+)
 CODES: dict[str, Code] = {
     "restarted": EPOCH_RESET, "empty": LEFT_OUT, "lost": LEFT_OUT, "repeated": REPEATED, "order": ORDER_CHANGED,
 }  # fmt: skip
@@ -239,6 +244,16 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if len(of_ranks) == 1 and len(facts) > 1:
             where = {**run.job.where(rank), **where}
         yield getattr(code, severity)(text, **where)
+    yield from _unknown(facts)
+
+
+def _unknown(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    ranks = [rank for rank, own in facts.items() if not own["known"] and not own["mistake"]]
+    if ranks:
+        yield NOT_COMPARED.not_measured(
+            f"nothing that the resumed loader gave on {ranges.ranks(ranks)} had come before: its content is random, so "
+            "that samples could not be compared"
+        )
 
 
 def _told(own: Facts) -> Iterator[Told]:

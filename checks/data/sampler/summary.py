@@ -67,7 +67,8 @@ def not_proven(loader: Loader, parts: list[Loader]) -> Iterator[Finding]:
     reasons = list(_reasons(loader, parts)) if loader.world > 1 else []
     if reasons:
         text = "; ".join(text for text, _ in reasons)
-        yield NOT_PROVEN.info(loader.says(text), fix=reasons[0][1])
+        is_unread = any(fix == FIX_BUDGET for _, fix in reasons) or len(loader.readings) < loader.world
+        yield (NOT_PROVEN.not_measured if is_unread else NOT_PROVEN.info)(loader.says(text), fix=reasons[0][1])
 
 
 def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | None]]:

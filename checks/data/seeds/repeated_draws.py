@@ -134,6 +134,7 @@ EPOCHS_REPEAT = Code(
 NOT_SEEN = Code(
     "What a loader draws from is unknown.",
     fix="See the message; data.sampler reports what is wrong with the loader itself.",
+    see=("data.sampler",),
 )
 OWN = "Make {generator} in worker_init_fn, seeded from torch.initial_seed(): each worker gets a copy of the dataset's."
 BY_RANK = "Once the model is built, also seed by rank: torch.manual_seed(seed + rank), and so random and np.random."
@@ -152,7 +153,7 @@ def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]
             why.setdefault(its["unseen"], []).append(rank)
     for text, ranks in why.items():
         where = run.job.where(ranks[0]) if len(ranks) == 1 < len(loader) else {}
-        yield NOT_SEEN.info(f"{_title(name)}nothing was seen on {ranges.ranks(ranks)}: {text}", **where)
+        yield NOT_SEEN.not_measured(f"{_title(name)}nothing was seen on {ranges.ranks(ranks)}: {text}", **where)
 
 
 def summarize(name: str, loader: Mapping[int, Draws], run: Run) -> str:

@@ -3,7 +3,8 @@
 Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process got them.
 Processes that have no place in the run (a duplicate rank, or one beyond the world size) are judged from their
 attempt to join. The report shows which ranks are on which node, with which local rank and GPU. GPUs go by CUDA's
-numbers: whether two ranks share a GPU is judged by gpu.inventory, which compares UUIDs.
+numbers: whether two ranks share a GPU is judged by gpu.inventory, which compares UUIDs. Each rank also reads which
+cores it may use: launchers and OpenMP bind ranks to cores.
 
 It also learns which nodes belong together, so that a fault of a whole rack is one finding: from Slurm's topology
 (SLURM_TOPOLOGY_ADDR), and from `--set env.launch.groups=FILE`, one line per node: `gpu-17 rack=7 room=b`.
@@ -15,12 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
 from preflight.check import Action, Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
-from preflight.checks.env.launch import node_groups, places
+from preflight.checks.env.launch import cores, node_groups, places
+from preflight.checks.env.launch.cores import Cores
 from preflight.checks.env.launch.node_groups import Listed
 from preflight.sdk import slurm
 
 STRANGERS = "preflight.strangers"
-PARTS = (node_groups,)
+PARTS = (node_groups, cores)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
 
 INVALID = Code(
@@ -82,6 +84,8 @@ class Facts(TypedDict):
     """A variable that `accelerate launch` has set, if it started this process without a rank."""
     switches: NotRequired[str]
     """The switches above the rank's node, as Slurm names them; absent if unknown."""
+    cores: NotRequired[Cores]
+    """Absent if unknown."""
     listed: NotRequired[Listed]
     """Only on the rank that read the groups file."""
 
@@ -96,6 +100,8 @@ def measure(ctx: Context) -> Facts:
         facts["accelerate"] = variable
     if switches := slurm.switches(ctx.environ):
         facts["switches"] = switches
+    if bound := cores.measure(ctx):
+        facts["cores"] = bound
     if listed := node_groups.listed(ctx):
         facts["listed"] = listed
     return facts
@@ -111,6 +117,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield from _order(run)
     yield from _local_ranks(facts, run)
     yield from _single_process(facts, run)
+    yield from cores.findings({rank: reading["cores"] for rank, reading in facts.items() if "cores" in reading}, run)
     if run.job.launcher == "env" and run.job.backend == "nccl":
         yield from _without_local_rank(facts, run)
     for listed in _listed(facts):
@@ -167,6 +174,12 @@ def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             if value is not None and not (isinstance(number, int) and least <= number <= MOST):
                 text = f"{variable} is {value!r}, expected a whole number from {least} to {MOST:,}"
                 yield INVALID.fail(text, variable=variable, **run.job.where(rank))
+        master = reading["environ"].get("MASTER_ADDR") or ""
+        if master != master.strip():
+            text = (
+                f"MASTER_ADDR is {master!r}, expected no spaces: torch looks the name up with them, and nobody has it"
+            )
+            yield INVALID.fail(text, variable="MASTER_ADDR", **run.job.where(rank))
 
 
 def _differing(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -2,12 +2,16 @@
 
 Versions are those of the loaded libraries, whatever variables say; if torch is not imported, they come from its files.
 Packages are the names of the `.dist-info` and `.egg-info` folders on `sys.path`. The code is what is checked out in
-the git repository around the current folder, or with `--code DIR` every source file below DIR.
+the git repository around the current folder, with its submodules and the untracked files that it imports, or with
+`--code DIR` every source file below DIR. From level standard on, on several nodes, also the bytes are compared of what
+has one version everywhere: the Python files of torch and of packages like it, and the loaded libraries of torch, NCCL,
+OpenMP and CUDA. Their digests are kept in the temporary folder, so that only the first run on a node reads them.
+Where there is no time for all bytes, samples are compared, and a line says so; what could not be compared is a skip.
 A difference that explains others is reported alone: a different torch brings a different NCCL and packages.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import (
     Action,
@@ -21,6 +25,7 @@ from preflight.check import (
     Scope,
     Trait,
     Vote,
+    grouped,
     option,
     plots,
     ranges,
@@ -28,8 +33,17 @@ from preflight.check import (
     vote,
     words,
 )
-from preflight.checks.env.software import code, installed
+from preflight.checks.env.software import (
+    code,
+    installed,
+    libraries,
+    package_files,
+    same_bytes,
+    source_files,
+)
+from preflight.checks.env.software.digests import DigestCache
 
+PARTS = (same_bytes,)
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
 
 CODE = option(str, "", "folder of the training code; empty: the git repository around the current folder")
@@ -63,6 +77,8 @@ PATHS = Code(
     action=Action.NONE,
 )
 
+QUICK_S, READ_S = 4.0, 12.0
+"""Time limits for reading files, at level quick (the code alone) and above. Both leave the deadline a reserve."""
 TOLD, IN_EVIDENCE = 4, 50
 """How many packages and files a message names, and how many the evidence holds."""
 MISSING = "missing"
@@ -77,6 +93,9 @@ class Facts(TypedDict):
     """ "numpy 2.1.0" for each. (In a dict, the scrubber of secrets would hide the version of google-auth.)"""
     code: code.SourceCode
     paths: dict[str, str | None]
+    libraries: NotRequired[dict[str, libraries.Library]]
+    """By name; absent at level quick, and on a single node."""
+    package_files: NotRequired[dict[str, package_files.PackageFiles]]
 
 
 def measure(ctx: Context) -> Facts:
@@ -84,8 +103,17 @@ def measure(ctx: Context) -> Facts:
     versions, paths = installed.versions(ctx.environ)
     folder = ctx[CODE] or code.here()
     ctx.doing("reading the code", file=folder)
-    read = code.of_folder(folder) if ctx[CODE] else code.of_repository(folder)
-    return {"versions": versions, "packages": installed.package_names(), "code": read, "paths": paths}
+    is_quick = ctx.level is Level.QUICK
+    cache = DigestCache(QUICK_S if is_quick else READ_S)
+    read = code.of_folder(folder) if ctx[CODE] else code.of_repository(folder, cache)
+    facts: Facts = {"versions": versions, "packages": installed.package_names(), "code": read, "paths": paths}
+    if len(ctx.job.nodes) > 1 and not is_quick:
+        ctx.doing("reading the packages' files", file=paths["torch"] or "")
+        facts["package_files"] = package_files.read(cache)
+        ctx.doing("reading the libraries", file=paths["torch"] or "")
+        facts["libraries"] = libraries.compared(cache)
+    cache.save()
+    return facts
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -96,16 +124,19 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     alike = _usual_ones(torches, facts)
     builds = yield from _versions("cuda", "torch's CUDA", CUDA.fail, alike, run)
     alike = _usual_ones(builds, alike)
-    yield from _versions("nccl", "NCCL", NCCL.fail, alike, run)
-    yield from _versions("cudnn", "cuDNN", CUDNN.warn, alike, run)
+    nccls = yield from _versions("nccl", "NCCL", NCCL.fail, alike, run)
+    cudnns = yield from _versions("cudnn", "cuDNN", CUDNN.warn, alike, run)
+    same = _usual_ones(cudnns, _usual_ones(nccls, alike))
     minors = vote((rank, _minor(reading)) for rank, reading in facts.items())
     yield from _against_most("Python", minors, PYTHON.warn, run)
     yield from _versions("python", "Python", PYTHON.info, _usual_ones(minors, facts), run)
     alike = _usual_ones(minors, alike)
     yield from _differing_packages(alike, run)
     yield from _differing_paths(alike, run)
+    yield from _differing_bytes({rank: facts[rank] for rank in same if rank in alike}, run)
     yield from _unreadable_code(facts, run)
     yield from _differing_code(facts, run)
+    yield from _uncompared_code(facts, run)
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
@@ -123,7 +154,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     names = {"python": "Python", "torch": "torch", "nccl": "NCCL", "driver": "driver"}
     parts = [f"{called} {versions[name]}" for name, called in names.items() if versions[name]]
     parts += [ranges.count(len(reading["packages"]), "package")]
-    return ", ".join([*parts, f"code {_called(known)}"] if known["digest"] or known["commit"] else parts)
+    parts += [f"code {_called(known)}"] if known["digest"] or known["commit"] else []
+    return ", ".join([*parts, "files not compared"] if _uncompared(facts) else parts)
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
@@ -217,6 +249,26 @@ def _differing(lists: Iterable[list[str]]) -> set[str]:
     return first.union(*others) - first.intersection(*others)
 
 
+def _differing_bytes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Of packages and libraries whose versions are the same."""
+    lists = {id(reading): reading["packages"] for reading in facts.values()}  # equal facts are one object
+    differing = _differing(lists.values())
+    names = {package.split(" ", 1)[0] for package in differing}
+    versions = dict(package.split(" ", 1) for own in [*lists.values()][:1] for package in own)
+    files = {rank: its for rank, reading in facts.items() if (its := reading.get("package_files"))}
+    compared = {name: versions[name] for name in package_files.COMPARED if name in versions and name not in names}
+    yield from same_bytes.packages(files, compared, run)
+    loaded = {
+        rank: {name: library for name, library in reading["libraries"].items() if not libraries.is_of(name, names)}
+        for rank, reading in facts.items()
+        if "libraries" in reading
+    }
+    machines = {rank: (facts[rank]["versions"]["kernel"] or "").rpartition(" ")[2] for rank in loaded}
+    for of_machine in grouped(loaded, machines.__getitem__).values():  # x86_64 and aarch64 have their own
+        yield from same_bytes.libraries({rank: loaded[rank] for rank in of_machine}, run)
+    yield from same_bytes.unread(loaded, files, run)
+
+
 def _differing_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     votes = vote((rank, path) for rank, reading in facts.items() if (path := reading["paths"]["torch"]) is not None)
     if votes.decided:  # if all differ, each node has its own environment
@@ -227,15 +279,38 @@ def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Says nothing about a repository unless --code asked for it."""
     for rank, reading in facts.items():
         if run[CODE] and (why := reading["code"]["unknown"]):
-            say = NO_SOURCES.fail if why in (code.NO_FOLDER, code.IS_FILE) else NO_SOURCES.warn
+            say = NO_SOURCES.fail if why in (source_files.NO_FOLDER, source_files.IS_FILE) else NO_SOURCES.warn
             yield say(f"{run[CODE]} cannot be compared: {why}, expected its source files", node=_node(rank, run))
 
 
+def _uncompared(facts: Mapping[int, Facts]) -> dict[str, list[int]]:
+    """{why: ranks} of the nodes whose code could not be compared with that of others by content."""
+    codes = {rank: reading["code"] for rank, reading in facts.items()}
+    why: dict[str, list[int]] = {}
+    for rank, its in codes.items() if len(codes) > 1 else ():
+        is_alone = not (its["digest"] or its["commit"]) and any(other["commit"] for other in codes.values())
+        if reason := its["unknown"] or (code.NO_REPOSITORY if is_alone else ""):
+            why.setdefault(reason, []).append(rank)
+    return why
+
+
+def _uncompared_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Says of which nodes it is not known whether their code is the same."""
+    for why, ranks in _uncompared(facts).items() if not run[CODE] else ():
+        everywhere = len(ranks) == len(facts)
+        on = "all nodes" if everywhere else words.some((_node(rank, run) for rank in ranks), TOLD)
+        folder = facts[ranks[0]]["code"]["folder"]
+        told = f"the files of the code in {folder} on {on} could not be compared: {why}"
+        where = {"node": _node(ranks[0], run)} if len(ranks) == 1 else {}
+        yield NO_SOURCES.not_measured(f"{told}; expected to compare each file's content", **where)
+
+
 def _differing_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """By content; where that is unknown on some nodes and the same on the others, by commit on all."""
     codes = {rank: its for rank, reading in facts.items() if (its := reading["code"])["digest"] or its["commit"]}
-    by_commit = any(its["unknown"] for its in codes.values())
-    ids = ((rank, its["commit"] if by_commit else its["digest"]) for rank, its in codes.items())
-    votes = vote((rank, id_) for rank, id_ in ids if id_)
+    votes = vote((rank, its["digest"]) for rank, its in codes.items() if its["digest"])
+    if votes.unanimous and any(its["unknown"] for its in codes.values()):
+        votes = vote((rank, its["commit"]) for rank, its in codes.items() if its["commit"])
     if votes.unanimous:
         return
     usual, *others = (codes[ranks[0]] for ranks in votes.ranks_of.values())
@@ -258,11 +333,13 @@ def _called(its: code.SourceCode) -> str:
 
 
 def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[..., Finding], str]:
-    """Different sources compute something different: fail. Different settings may be intended, and a different folder
-    may not even hold the job's code: warn."""
+    """Different sources compute something different: fail. Different settings may be intended, a build may have written
+    files that git does not track (the version), and a different folder may not even hold the job's code: warn."""
     names = sorted({file.split(" ", 1)[1] for file in _differing([own["files"], usual["files"]])})
     listed = bool(own["files"] and usual["files"])
-    computes = any(name.endswith(code.SOURCES) and not name.endswith(code.SCRIPTS) for name in names)
+    generated = {*own.get("untracked", ()), *usual.get("untracked", ())}
+    sources = [name for name in names if name.endswith(source_files.SOURCES) and name not in generated]
+    computes = any(not name.endswith(source_files.SCRIPTS) for name in sources)
     harmless = own["folder"] != usual["folder"] or (listed and not computes)
     told = f"; different: {_listed(names)}" if listed else ""
     return SOURCES.warn if harmless else SOURCES.fail, told

@@ -36,6 +36,7 @@ from preflight.check import (
     ranges,
     traits,
     vote,
+    words,
 )
 from preflight.checks.gpu.compute import plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
@@ -50,35 +51,47 @@ MIN_SHARE_OUTSIDE = option(float, 0.7, "the same for copies to and from host and
 
 _TEST_IT = "Run --only gpu.compute again; if it is the same device, drain its node and test it (dcgmi diag -r 3)."
 WRONG_PRODUCT = Code(
-    "A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
+    "A matrix product of whole numbers is wrong.",
+    fix=f"Do not train here. {_TEST_IT}",
+    action=Action.REPLACE,
+    see=("gpu.health", "node.kernel"),
 )
 WRONG_COPY = Code(
     "Bits were altered between host and device, on the device, or between GPUs.",
     fix=f"Do not train here. {_TEST_IT} Between GPUs: turn ACS and the IOMMU off (see node.kernel).",
     action=Action.REPLACE,
+    see=("gpu.health", "gpu.pcie", "node.kernel"),
 )
 UNSTABLE = Code(
-    "Repeating a product gives different bits.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
+    "Repeating a product gives different bits.",
+    fix=f"Do not train here. {_TEST_IT}",
+    action=Action.REPLACE,
+    see=("gpu.health", "node.kernel"),
 )
 CORRUPT = Code(
     "A device computes different bits than all others with its model, driver and libraries.",
     fix=f"Do not train here. {_TEST_IT}",
     action=Action.REPLACE,
+    see=("gpu.health", "node.kernel"),
 )
 UNLIKE = Code(
     "Several devices agree on bits that differ from their siblings': probably different software, not faulty hardware.",
     fix="Compare the nodes' libraries and settings: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
+    see=("env.software", "env.variables"),
 )
 DEVICE_ERROR = Code(
     "CUDA returned an error instead of a result.",
     fix="On {node}: dmesg | grep -i xid; nvidia-smi -q. Reset the GPU, else drain the node.",
     action=Action.RESET_GPU,
+    see=("gpu.health", "node.kernel"),
 )
 SLOW = Code(
     "A GPU is slower than others of its kind.",
     fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows the reason.",
     action=Action.NONE,
+    see=("gpu.health", "gpu.released", "gpu.pcie"),
 )
+_FREE = "On that node: nvidia-smi shows who holds the other GPU's memory; end it, then run again: --only gpu.compute."
 FIX_OUTSIDE = (
     "See gpu.pcie, gpu.nvlink and gpu.topology: width and speed of the links, and whether the rank's CPUs and memory "
     "are on its GPU's NUMA node (numactl --show)."
@@ -130,6 +143,9 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if measured["error"]:
             text = f"{measured['error']}; expected a result"
             yield DEVICE_ERROR.fail(text, uuid=measured["uuid"], **run.job.where(rank))
+        if untried := measured.get("no_memory"):
+            text = f"not measured: {words.some(untried, 2, '; ', '; ')}; expected free memory there"
+            yield SLOW.not_measured(text, fix=_FREE, **run.job.where(rank))
     yield from _wrong(facts, run)
     yield from _unstable(facts, run)
     sound = {

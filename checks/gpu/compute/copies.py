@@ -56,7 +56,7 @@ def with_peer(facts: Facts, device: torch.device, peer: torch.device, size: int,
     try:
         there = torch.zeros(size // 4, dtype=torch.int32, device=peer)
     except RuntimeError as error:
-        facts["not_measured"].append(f"P2P copies with {uuid}: {str(error).partition(chr(10))[0]}")
+        facts.setdefault("no_memory", []).append(f"P2P copies with {uuid}: {str(error).partition(chr(10))[0]}")
         return
     here = torch.zeros(size // 4, dtype=torch.int32, device=device)
     for of, to, target in ((device, peer, there), (peer, device, here)):

@@ -1,6 +1,6 @@
 """The facts of `gpu.compute`."""
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     from preflight.sdk.arithmetic import DeviceKind
@@ -43,6 +43,8 @@ class Facts(TypedDict):
     wrong: list[WrongResult]
     repeats: dict[str, Repeats]
     not_measured: list[str]
-    """What was not measured, and why."""
+    """What this machine does not have, and why."""
+    no_memory: NotRequired[list[str]]
+    """What was not measured since another GPU's memory is in use."""
     error: str | None
     """CUDA's error, and in which step; nothing was measured after it."""

@@ -41,11 +41,13 @@ COUNT = Code(
     "A node has a different number of GPUs than the others.",
     fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
     action=Action.REBOOT,
+    see=("node.kernel",),
 )
 MISSING = Code(
     "The PCI bus has a GPU that the driver does not show.",
     fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays missing.",
     action=Action.REBOOT,
+    see=("node.kernel",),
 )
 _GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays missing."
 MODEL = Code("GPUs are of different models.", fix="Run the job on GPUs of one model: the slowest limits all.")
@@ -73,6 +75,7 @@ NOT_VISIBLE = Code(
 TORCH_COUNT = Code(
     "CUDA shows torch a different number of GPUs than NVML.",
     fix="On {node}: python -c 'import torch; torch.cuda.init()' says why; dmesg | grep -i xid names a sick GPU.",
+    see=("node.kernel",),
 )
 EXCLUDED = Code("A GPU was excluded by an administrator.", fix="See NVreg_ExcludedGpus in /etc/modprobe.d.")
 

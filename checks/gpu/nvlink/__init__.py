@@ -51,11 +51,13 @@ INACTIVE = Code(
     fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
     "link stays down, drain the node and have the GPU reseated or replaced.",
     action=Action.RESET_GPU,
+    see=("node.kernel",),
 )
 SWITCH = Code(
     "Most GPUs of a node have lost their links to one NVSwitch.",
     fix="On {node}: dmesg | grep -i sxid; journalctl -u nvidia-fabricmanager. Reboot; else have the board replaced.",
     action=Action.REBOOT,
+    see=("node.kernel",),
 )
 NO_BRIDGE = Code(
     "GPUs that support NVLink bridges have none.",
@@ -71,6 +73,7 @@ ERRORS = Code(
     "An NVLink has far more errors than its siblings.",
     fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Reseat the GPU or its bridge, else drain.",
     action=Action.REPLACE,
+    see=("node.kernel",),
 )
 FABRIC = Code(
     "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",

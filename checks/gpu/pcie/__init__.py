@@ -56,11 +56,13 @@ REPLAYS = Code(
     "A GPU's PCIe link replays many packets.",
     fix="See dmesg | grep -i aer. If the count keeps rising, drain the node; reseat the card or its riser.",
     action=Action.REPLACE,
+    see=("node.kernel",),
 )
 ERRORS = Code(
     "A GPU's PCIe link has had uncorrectable errors.",
     fix="On {node}: dmesg | grep -i aer. Reseat the card.",
     action=Action.REPLACE,
+    see=("node.kernel",),
 )
 
 FULL_SPEED = 0

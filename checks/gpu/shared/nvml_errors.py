@@ -12,6 +12,7 @@ NO_ANSWER = Code(
     fix="On {node}: dmesg | grep -i -e nvrm -e xid. Reset the GPU (nvidia-smi -r -i {gpu}) or reboot; if that does not "
     "help, drain the node.",
     action=Action.REBOOT,
+    see=("node.kernel",),
 )
 """A code of each check that queries NVML (its `PARTS` has this module)."""
 _SAID = {

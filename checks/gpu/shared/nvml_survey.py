@@ -217,6 +217,8 @@ class Session:
         start = time.monotonic()
         reply = self._probe.ask(group, *arguments, deadline_s=within_s)
         if isinstance(reply, NoReply):
+            if reply.refused is not None:  # the engine names the limit
+                raise OSError(reply.refused, os.strerror(reply.refused))
             return _why(group, reply, within_s)
         answer: dict[str, Any] = reply.value
         if "trouble" in answer:

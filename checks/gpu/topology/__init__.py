@@ -26,8 +26,16 @@ _P2P_FIX = (
     "There: nvidia-smi topo -p2p r. ACS, the IOMMU (see node.kernel) or NVreg_RegistryDwords may turn P2P off; else "
     "reset the GPUs: nvidia-smi -r. Until then NCCL uses host memory."
 )
-NO_P2P = Code("Two GPUs cannot reach each other's memory (P2P), though GPUs linked alike or as near can.", fix=_P2P_FIX)
-ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
+NO_P2P = Code(
+    "Two GPUs cannot reach each other's memory (P2P), though GPUs linked alike or as near can.",
+    fix=_P2P_FIX,
+    see=("node.kernel",),
+)
+ONE_WAY = Code(
+    "P2P works from one GPU to another, but not back.",
+    fix=_P2P_FIX,
+    see=("node.kernel",),
+)
 PAST_NVLINK = Code(
     "P2P between two GPUs does not use their NVLinks.",
     fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",

@@ -2,8 +2,9 @@
 
 One rank per node listens on the address that the backend will choose, on a port that the kernel assigns. All nodes
 connect to all others; then, in rounds with one partner each, they time round trips, 1 MiB each way and two streams.
-Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64 nodes
-each node has a subset of partners, spread over all. Only nodes that know a token from the job's store are let in.
+Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Where the kernel
+has resent what did not arrive (TCP_INFO), losses are counted again, a few packets at a time, which fill no queue. Above
+64 nodes each node has a subset of partners, spread over all. A token from the job's store lets nodes in.
 """
 
 import math
@@ -30,8 +31,8 @@ from preflight.check import (
     ranges,
     words,
 )  # fmt: skip
-from preflight.checks.net.mesh import pair_tables, timeouts
-from preflight.checks.net.mesh.messages import PairTrouble
+from preflight.checks.net.mesh import counters, losses, pair_tables, timeouts
+from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
 from preflight.nccl import interface_rules
@@ -47,6 +48,7 @@ def _deadline(job: Job) -> float:
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
+PARTS = (losses, counters)
 
 MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
 """A bad link is far slower: it fell back to 1/10 of its rate, has the wrong duplex, or loses packets. Sharing a link or
@@ -103,13 +105,15 @@ MTU = Code(
     fix="On {from}: ping -M do -s 1472 {address} (8972 for an MTU of 9000), smaller until it passes; give the "
     "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
     "fragmentation-needed pass.",
+    see=("net.interfaces",),
 )
 _ENDS = (
     "On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
     "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
-SLOW = Code("Data between nodes is much slower than usual in this job.", fix=_ENDS, action=Action.NONE)
-ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", fix=_ENDS, action=Action.NONE)
+_SEE = ("net.interfaces",)
+SLOW = Code("Data between nodes is much slower than usual in this job.", _ENDS, Action.NONE, see=_SEE)
+ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", _ENDS, Action.NONE, see=_SEE)
 FAR = Code(
     "Round trips between nodes take much longer than usual in this job.",
     fix="On {from}: tracepath {address}; see what saturates the link (ip -s link, tc -s qdisc).",
@@ -141,7 +145,7 @@ def measure(ctx: Context) -> Facts:
         return _facts(False)
     ctx.doing("choosing an address")
     interface, address, server, why = _listener(ctx)
-    store = ctx.store()
+    store, before = ctx.store(), counters.counted(interface)
     with ctx.collective("pairs of nodes", ranges.count(len(ranks), "node")):
         ends_s = time.monotonic() + BUDGET * ctx.deadline_s
         if server is None:
@@ -149,7 +153,8 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut}
+    rose = counters.risen(before, counters.counted(interface))
+    seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut, "rose": rose}
     return _facts(
         True,
         interface=interface,
@@ -199,25 +204,32 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places = {rank: reading["switches"] for rank, reading in nodes.items()}
-    interfaces = {rank: reading["interface"] for rank, reading in nodes.items()}
+    places, interfaces = ({rank: its[key] for rank, its in nodes.items()} for key in ("switches", "interface"))
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
-    for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
-        yield from trouble.findings(run, places, interfaces)
+    troubles = (_connections(sure, nodes), *_measured(pairs, nodes, run))
+    found = [finding for trouble in troubles for finding in trouble.findings(run, places, interfaces)]
+    yield from found or losses.unsure(pairs, run)
+    yield from counters.findings(nodes, run)
     if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
         yield _untried(left, pairs, run)
 
 
-def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[PairTrouble, PairTrouble, PairTrouble]:
-    """(large messages, rates, round trips) of connected pairs. If round trips are slow, but large packets pass, the
-    link is saturated: then what stalls counts as slow."""
+def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> Iterator[PairTrouble]:
+    """Large messages, losses, rates and round trips of connected pairs. If round trips are slow, but large packets
+    pass, the link is saturated: then what stalls counts as slow, and loses packets. What loses packets is slow by
+    that."""
     trips, arrived = pair_tables.round_trips(pairs), pair_tables.arrived(pairs)
     limit = _far_limit(trips, run)
     far = {way: trip for pair, trip in trips.items() if trip >= limit for way in (pair, pair[::-1])}
     full = {pair for pair, count in arrived.items() if pair in far and (count or 0) >= timeouts.PROGRESS}
     large = {pair: count for pair, count in arrived.items() if pair not in full}
     rates = pair_tables.rates(pairs, full)
-    return _large(large, far, nodes, run), _rates(rates, nodes, run), _far(trips, limit, nodes)
+    yield _large(large, far, nodes, run)
+    losing = losses.found(pairs, nodes, {*far, *(pair for pair, count in arrived.items() if count is not None)}, run)
+    yield losing
+    cut_short = {pair[::-1] for pair, count in large.items() if count is not None}  # has one message only
+    yield _rates({pair: rate for pair, rate in rates.items() if pair not in {*losing.bad, *cut_short}}, nodes, run)
+    yield _far(trips, limit, nodes)
 
 
 def _own_error(rank: int, why: Mapping[int, str], nodes: Nodes, run: Run) -> Finding:
@@ -251,16 +263,6 @@ def _untried(left: Sequence[Pair], pairs: Mapping[Pair, Seen], run: Run) -> Find
     return UNTRIED.warn(f"{text}; expected all within the {BUDGET * _deadline(run.job):.0f} s available")
 
 
-def _evidence(nodes: Nodes, more: Mapping[Pair, Any]) -> Any:
-    def of(bad: Sequence[Pair]) -> dict[str, Any]:
-        """Evidence of the first pair, for the fix; the facts have the others' values."""
-        a, b = bad[0]
-        shown = {"address": nodes[b]["address"], "interface": nodes[a]["interface"]}
-        return shown | ({"measured": more[a, b]} if (a, b) in more else {})
-
-    return of
-
-
 KINDS = {
     "no_route": (NO_ROUTE, "no route to host"),
     "refused": (REFUSED, "refused, though the node listens there"),
@@ -292,7 +294,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
             both="cannot connect to, nor be reached from,", either="cannot connect to, or be reached from,",
             pair="{a} cannot connect to {b}", sides="there are no connections between {a} and {b}",
         ),
-        many="connections fail", evidence=_evidence(nodes, {}),
+        many="connections fail", evidence=evidence_of(nodes, {}),
     )  # fmt: skip
 
 
@@ -319,7 +321,7 @@ def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes:
             both="cannot exchange large messages with", pair="large messages from {a} to {b} stall",
             sides="large messages between {a} and {b} stall",
         ),
-        many="large messages stall", evidence=_evidence(nodes, arrived),
+        many="large messages stall", evidence=evidence_of(nodes, arrived),
     )  # fmt: skip
 
 
@@ -357,7 +359,7 @@ def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
             both="can exchange data only slowly with", pair="data from {a} to {b} is slow",
             sides="data between {a} and {b} is slow",
         ),
-        many="data is slow", uplinks=_UPLINKS, evidence=_evidence(nodes, rates),
+        many="data is slow", uplinks=_UPLINKS, evidence=evidence_of(nodes, rates),
     )  # fmt: skip
 
 
@@ -381,7 +383,7 @@ def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble
             sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
             sides="round trips between {a} and {b} are slow",
         ),
-        many="round trips are slow", evidence=_evidence(nodes, trips),
+        many="round trips are slow", evidence=evidence_of(nodes, trips),
     )  # fmt: skip
 
 
@@ -394,4 +396,5 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     some = f", each with {len(pairs) // len(nodes)} others" if len(pairs) < len(nodes) * (len(nodes) - 1) else ""
     trip, rate = words.duration(statistics.median(trips)), words.rate(statistics.median(rates))
     of = f"{ranges.count(len(pairs), 'ordered pair')} of {ranges.count(len(nodes), 'node')}{some}"
-    return f"{of}: round trip {trip}, {rate} median, {words.rate(rates[0])} at least"
+    some = "" if all("sent" in what for what in pairs.values()) else "; not all kernels count what is lost"
+    return f"{of}: round trip {trip}, {rate} median, {words.rate(rates[0])} at least{some}"

@@ -1,8 +1,8 @@
 """How the nodes of net.mesh connect: a listener on an ephemeral port, connections to all partners, then rounds.
 
 One select loop per node, no threads. The store holds three keys per node: its `place` (address, port, token), the
-nodes it has `reached`, and the `rate` at which it sends to most. Every wait is bounded, and none is for a node that has
-gone.
+nodes it has `reached`, and what it has `found`: the rate at which it sends to most, and to whom packets were lost.
+Every wait is bounded, and none is for a node that has gone.
 """
 
 import asyncio
@@ -15,12 +15,13 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from preflight.checks.net.mesh import probe, protocol
 from preflight.checks.net.mesh.pair_tables import OWN
 from preflight.checks.net.mesh.probe import Exchange, Own, Tried
 from preflight.checks.net.mesh.protocol import PeerConnection, Refused
+from preflight.checks.net.mesh.sent import Sent, is_suspect
 from preflight.checks.net.mesh.timeouts import ALL_PAIRS, AUTH_S, CONNECT_S, HEART_S, MEET_S, REACHED_S, SILENT_S
 from preflight.sdk import pairs, tcp
 
@@ -60,6 +61,16 @@ def _target(address: str, port: int, interface: str) -> tuple[str, int] | tuple[
     if ":" not in address:
         return address, port
     return address, port, 0, socket.if_nametoindex(interface) if address.startswith("fe80:") else 0
+
+
+class FirstLook(NamedTuple):
+    """What the first rounds have shown."""
+
+    usual: float
+    """Bytes per second that the median node sends to its median partner; with two nodes, what the other sends."""
+    suspects: frozenset[int]
+    """The partners to look at again, since packets may be lost: those to which any node has lost some, or all where
+    this node has lost some itself. So who does badly has witnesses that did well."""
 
 
 @dataclass
@@ -107,6 +118,8 @@ class Meeting:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            if self.cut:
+                self._count()
             for line in [*self._out.values(), *self._back.values()]:
                 line.release()
 
@@ -126,22 +139,33 @@ class Meeting:
         }
         await self._hold_rounds(partners)
         self.cut = False
-        await self._hold_rounds(partners, await self._usual(partners))
+        await self._hold_rounds(partners, await self._first_look(partners))
 
-    async def _hold_rounds(self, partners: Mapping[int, bool], usual: float | None = None) -> None:
-        """`partners`: whether each has a connection to this node. `usual`: bytes per second in the first rounds."""
+    async def _hold_rounds(self, partners: Mapping[int, bool], first: FirstLook | None = None) -> None:
+        """`partners`: whether each has a connection to this node. `first`: what the first rounds have shown."""
         for partner, is_reached in partners.items():
             name = self.names[partner] if self.names else partner
-            self.doing(f"meeting {name}{'' if usual is None else ' again'}")
-            await self._with(partner, is_reached, usual)
+            self.doing(f"meeting {name}{'' if first is None else ' again'}")
+            await self._with(partner, is_reached, first)
 
-    async def _usual(self, partners: Collection[int]) -> float:
-        """Bytes per second that the median node sends to its median partner; with two nodes, what the other sends."""
+    async def _first_look(self, partners: Collection[int]) -> FirstLook:
+        """What all nodes have seen in the first rounds."""
+        self._count()
         rates = [tried.rate for tried in self.tried.values() if tried.rate]
-        self.store.set(f"rate/{self.number}", json.dumps(statistics.median_high(rates) if rates else 0.0))
-        told = [json.loads(text) for text in (await self._told("rate", partners, MEET_S)).values()]
-        own = [statistics.median_high(rates)] if rates and len(told) > 1 else []
-        return statistics.median_high([*told, *own]) if told else 0.0
+        losing = sorted(partner for partner, tried in self.tried.items() if is_suspect(tried.sent))
+        found = {"rate": statistics.median_high(rates) if rates else 0.0, "losing": losing}
+        self.store.set(f"found/{self.number}", json.dumps(found))
+        told = [json.loads(text) for text in (await self._told("found", partners, MEET_S)).values()]
+        own = [found["rate"]] if rates and len(told) > 1 else []
+        usual = statistics.median_high([*(each["rate"] for each in told), *own]) if told else 0.0
+        return FirstLook(usual, frozenset(partners if losing else (to for each in told for to in each["losing"])))
+
+    def _count(self) -> None:
+        """Adds up what was sent to each partner, on both connections. The partner does so for what it has sent."""
+        for partner, tried in self.tried.items():
+            lines = [lines[partner] for lines in (self._out, self._back) if partner in lines]
+            counts = [count for line in lines if (count := line.sent) is not None]
+            tried.sent = sum(counts, Sent()) if counts else None
 
     async def _told(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
         """The value of this key for each node, without nodes that are gone or silent for too long."""
@@ -179,27 +203,27 @@ class Meeting:
             if tried.error == OWN:
                 tried.why = (error.strerror or str(error)).lower()
 
-    async def _with(self, partner: int, is_reached: bool, usual: float | None = None) -> None:
+    async def _with(self, partner: int, is_reached: bool, first: FirstLook | None = None) -> None:
         """One round: the lower number asks first. Each direction uses its own connection, if there is one."""
         exchange = Exchange()
         if self.number < partner:
-            await self._ask(partner, exchange, usual)
+            await self._ask(partner, exchange, first)
         await self._serve(partner, exchange, is_reached)
         if self.number > partner:
-            await self._ask(partner, exchange, usual)
-        self._own.stalls += bool(exchange.stalled) and usual is None
+            await self._ask(partner, exchange, first)
+        self._own.stalls += bool(exchange.stalled) and first is None
 
-    async def _ask(self, partner: int, exchange: Exchange, usual: float | None) -> None:
+    async def _ask(self, partner: int, exchange: Exchange, first: FirstLook | None) -> None:
         line, tried = self._out.get(partner), self.tried[partner]
         if not line:
             return
         try:
-            if usual is None:
+            if first is None:
                 await probe.ask(line, tried, exchange, self._own)
             else:
-                await probe.ask_again(line, tried, usual, self._own)
+                await probe.ask_again(line, tried, first.usual, self._own, partner in first.suspects)
         except Refused as error:
-            tried.error = str(error) if usual is None else tried.error  # gone since, but measured before
+            tried.error = str(error) if first is None else tried.error  # gone since, but measured before
 
     async def _serve(self, partner: int, exchange: Exchange, is_reached: bool) -> None:
         """Answers the partner's requests; the partner reports errors."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight.check import Code, Finding, Run, Severity, ranges, words
+from preflight.checks.net.mesh.pair_tables import Nodes
 from preflight.sdk.pairs import Common, Pair, Wording, common_cause, is_explained
 
 MOST_PAIRS = 5
@@ -40,6 +41,17 @@ class PairTrouble:
         messages = _Messages(self, run, cause, behind, interfaces, _by_node(self.bad), _by_node(self.tried))
         yield from messages.switches_or_nodes()
         yield from messages.sides_or_pairs()
+
+
+def evidence_of(nodes: Nodes, more: Mapping[Pair, Any]) -> Callable[[Sequence[Pair]], dict[str, Any]]:
+    """What gives the evidence of bad pairs, for the fix: that of the first one; the facts have the others' values."""
+
+    def of(bad: Sequence[Pair]) -> dict[str, Any]:
+        a, b = bad[0]
+        shown = {"address": nodes[b]["address"], "interface": nodes[a]["interface"]}
+        return shown | ({"measured": more[a, b]} if (a, b) in more else {})
+
+    return of
 
 
 def _by_node(pairs: Collection[Pair]) -> dict[int, list[Pair]]:

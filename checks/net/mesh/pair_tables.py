@@ -4,7 +4,7 @@ A pair (a, b) is a connection that a opened to b, or data that a sent to b; node
 measured."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.checks.net.mesh.timeouts import LARGE_S
 from preflight.sdk.pairs import Pair
@@ -26,6 +26,10 @@ class Seen(TypedDict, total=False):
     rate_back: float
     stalled: int
     stalled_back: int
+    sent: list[int]
+    """Fields of sent.Sent."""
+    in_bursts: list[int]
+    rtt_variation_s: float
 
 
 class Facts(TypedDict):
@@ -44,6 +48,8 @@ class Facts(TypedDict):
     """Whether time ran out before all pairs were done."""
     pairs: dict[str, Seen]
     """By the partner node's rank."""
+    rose: NotRequired[dict[str, int]]
+    """By how much the kernel's counters of packets have risen meanwhile (counters.py)."""
 
 
 Nodes = Mapping[int, Facts]
@@ -105,13 +111,11 @@ def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
 
 def rates(pairs: Mapping[Pair, Seen], full: Collection[Pair] = ()) -> dict[Pair, float]:
     """Bytes per second from a to b, the best that either saw. Leaves out what only b asked for: a single try may have
-    hit a busy moment. Data that stalled on a link in `full` counts as slow; on another link a stall leaves no rate
-    either way: what b sends again and again disturbs what a sends."""
-    stalls = {pair: count for pair, count in arrived(pairs).items() if count is not None}
-    broken = {pair[::-1] for pair in stalls if pair not in full}
-    found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what and pair not in broken}
+    hit a busy moment. Data that stalled on a link in `full` counts as slow."""
+    found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what}
     best = {(a, b): max(rate, pairs.get((b, a), {}).get("rate_back", 0.0)) for (a, b), rate in found.items()}
-    return {**best, **{pair: count / LARGE_S for pair, count in stalls.items() if pair in full}}
+    stalled = {pair: count / LARGE_S for pair, count in arrived(pairs).items() if count is not None and pair in full}
+    return {**best, **stalled}
 
 
 def round_trips(pairs: Mapping[Pair, Seen]) -> dict[Pair, float]:

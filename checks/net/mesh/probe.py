@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from preflight.checks.net.mesh import protocol
 from preflight.checks.net.mesh.protocol import PeerConnection, Refused
+from preflight.checks.net.mesh.sent import SURE, Sent
 from preflight.checks.net.mesh.timeouts import (
     ANSWER_S,
     KNOWN,
@@ -29,6 +30,14 @@ MUCH, PAUSE_S = 3, 0.02
 so that a busy moment passes: a process that slept gets a core next."""
 MORE_S = 8.0
 """Seconds of repeated streams per node: enough to be sure of one behind a slow link."""
+BURST, PACKETS = 8, 2000
+"""Packets per burst, and in all to one partner. A burst is less than what TCP sends at first into any network (10,
+RFC 6928), and the next one leaves when it has arrived: what is lost was not too much. Of 2,000, 0.5 percent are 10."""
+PLENTY = 6
+"""So many lost packets are told from none and from few; then the bursts end."""
+BURSTS_S, UNSURE_S, ALL_BURSTS_S = 0.5, 1.5, 3.0
+"""For the bursts to one partner (30 ms without a loss, on idle cores; each loss may cost 0.2 s), for those of which a
+few were lost, too few to be sure, and for all partners."""
 
 
 @dataclass
@@ -49,6 +58,12 @@ class Tried:
     stalled: int | None = None
     """How many bytes of 1 MiB to the partner arrived before it stalled; None if it did not."""
     stalled_back: int | None = None
+    sent: Sent | None = None
+    """Of the first look: bulk data fills queues, so that a sound network may lose some of it."""
+    in_bursts: Sent | None = None
+    """Of the second look, in bursts that fill no queue."""
+    rtt_variation_s: float | None = None
+    """After the second look."""
 
 
 @dataclass
@@ -59,6 +74,8 @@ class Own:
     """The number of partners with which large messages stalled."""
     more_s: float = 0.0
     """Seconds spent on repeated streams."""
+    bursts_s: float = 0.0
+    """Seconds spent on bursts."""
 
 
 @dataclass
@@ -101,11 +118,16 @@ async def ask(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) 
     await line.say(protocol.BYE)
 
 
-async def ask_again(line: PeerConnection, tried: Tried, usual: float, own: Own) -> None:
-    """After all rounds, measures again what seems slow compared with `usual` (bytes per second). Busy cores on either
-    end look like a slow link as long as a process gets none. Raises Refused."""
+async def ask_again(
+    line: PeerConnection, tried: Tried, usual: float, own: Own, is_suspect: bool = False
+) -> None:  # fmt: skip
+    """After all rounds, measures again what seems slow compared with `usual` (bytes per second), and, where packets to
+    the partner may be lost (`is_suspect`), how many. Busy cores on either end look like a slow link as long as a
+    process gets none. Raises Refused."""
     exchange = Exchange()
     await _meet(line, exchange, own)
+    if is_suspect and own.bursts_s < ALL_BURSTS_S and not await _bursts(line, tried, exchange, own):
+        return
     for number in range(1, MORE_STREAMS + 1):
         if tried.rate is None or MUCH * tried.rate >= usual or own.more_s > MORE_S:
             break
@@ -177,11 +199,43 @@ async def _stream(line: PeerConnection, tried: Tried, exchange: Exchange) -> boo
     return await _put(line, size, STREAM_MOST_S, tried, exchange)
 
 
+async def _bursts(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) -> bool:
+    """Counts what is lost of packets that come a few at a time. Whether the connection is of use after it."""
+    if (before := line.sent) is None:
+        return True  # the kernel does not count
+    start, kind = time.monotonic(), protocol.ARRIVED
+    for _ in range(0, PACKETS, BURST):
+        if kind != protocol.ARRIVED or _is_enough(line, before, time.monotonic() - start):
+            break
+        burst = line.send_data(protocol.PUT, BURST * line.segment_bytes, SILENT_S, apart=True)
+        kind, _ = await _outcome(line, asyncio.create_task(burst), exchange)
+    if kind == protocol.ARRIVED:
+        await line.say(protocol.PING)  # what has arrived twice is known before its answer
+        await line.hear(protocol.PONG)
+    if now := line.sent:
+        tried.in_bursts, tried.rtt_variation_s = now.since(before), line.rtt_variation_s
+    own.bursts_s += time.monotonic() - start
+    return kind == protocol.ARRIVED
+
+
+def _is_enough(line: PeerConnection, before: Sent, took_s: float) -> bool:
+    """Whether what was sent in bursts says whether packets are lost, or has taken too long."""
+    now = line.sent
+    lost = now.since(before).lost if now else 0
+    return lost >= PLENTY or took_s > (UNSURE_S if 0 < lost < SURE else BURSTS_S)
+
+
 async def _push(line: PeerConnection, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
-    """Sends data, and hears from the receiver what became of it. Small messages passed just before, so if nothing at
-    all arrives any more, not even a heartbeat, the data has stalled (acknowledgements of the receiver's words are lost
-    with it). Raises Refused."""
-    sending = asyncio.create_task(line.send_data(word, size, most_s + exchange.patience_s + SILENT_S))
+    """Sends data, and hears from the receiver what became of it. Raises Refused."""
+    patience_s = most_s + exchange.patience_s + SILENT_S
+    sending = asyncio.create_task(line.send_data(word, size, patience_s, apart=size == LARGE))
+    return await _outcome(line, sending, exchange)
+
+
+async def _outcome(line: PeerConnection, sending: asyncio.Task[None], exchange: Exchange) -> tuple[int, int]:
+    """What became of data that is being sent. Small messages passed just before, so if nothing at all arrives any more,
+    not even a heartbeat, the data has stalled (acknowledgements of the receiver's words are lost with it). Raises
+    Refused."""
     try:
         expected = (protocol.ARRIVED, protocol.STALLED, protocol.SLOW)
         kind, arrived = await line.hear(*expected, patience_s=exchange.patience_s + ANSWER_S)

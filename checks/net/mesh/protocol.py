@@ -15,6 +15,8 @@ import struct
 import time
 from collections.abc import AsyncIterator
 
+from preflight.checks.net.mesh import sent
+from preflight.checks.net.mesh.sent import Sent
 from preflight.checks.net.mesh.timeouts import SILENT_S
 
 LONGEST = 256 << 20
@@ -24,7 +26,8 @@ HEART, READY, PING, PONG, PUT, GET, DATA, ARRIVED, STALLED, SLOW, BYE = b"HRPQUG
 _FRAME = struct.Struct("!BQ")
 _HELLO = struct.Struct("!8sII16s32s")
 _MAGIC = b"pf-mesh1"
-_CHUNK = 1 << 20
+_CHUNK, _LEAST = 1 << 20, 512
+"""Bytes: what is handed to the kernel at once, and at least in a packet (the smallest MSS, RFC 9293, is 536)."""
 
 
 class Refused(Exception):  # noqa: N818 -- says what happened
@@ -90,6 +93,21 @@ class PeerConnection:
         self.error = ""
         """Why it can no longer be used, or ""."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._before = sent.sent(sock)
+
+    @property
+    def sent(self) -> Sent | None:
+        """What was sent on it since both sides authenticated; None where the kernel does not say."""
+        now = sent.sent(self._sock)
+        return now.since(self._before) if now and self._before else None
+
+    @property
+    def segment_bytes(self) -> int:
+        return sent.segment_bytes(self._sock)
+
+    @property
+    def rtt_variation_s(self) -> float:
+        return sent.rtt_variation_s(self._sock)
 
     def close(self, why: str = "left") -> None:
         """Shuts the connection down and wakes its waiters. Keeps the descriptor until `release`: a waiter may still
@@ -137,13 +155,24 @@ class PeerConnection:
             raise Refused("stranger")
         return kind, number
 
-    async def send_data(self, kind: int, size: int, patience_s: float) -> None:
-        """Sends a frame and `size` bytes, with no heartbeat between them. Raises Refused."""
-        chunk = memoryview(bytes(min(size, _CHUNK)))
+    async def send_data(self, kind: int, size: int, patience_s: float, apart: bool = False) -> None:
+        """Sends a frame and `size` bytes, with no heartbeat between them. `apart`: as packets that stay single
+        where the kernel passes on many at once, as to a virtual card, so that each may be lost by itself. Raises
+        Refused."""
+        most = max(self.segment_bytes, _LEAST) if apart else _CHUNK
+        chunk = memoryview(bytes(min(size, most)))
         async with self._turn(patience_s):
             await asyncio.get_running_loop().sock_sendall(self._sock, _FRAME.pack(kind, size))
-            for start in range(0, size, _CHUNK):
-                await asyncio.get_running_loop().sock_sendall(self._sock, chunk[: size - start])
+            for start in range(0, size, most):
+                await self._send(chunk[: size - start], socket.MSG_EOR if apart else 0)
+
+    async def _send(self, data: memoryview, flags: int) -> None:
+        """Hands it to the kernel at once where there is room. Raises OSError."""
+        try:
+            sent_bytes = self._sock.send(data, flags)
+        except BlockingIOError:
+            sent_bytes = 0
+        await asyncio.get_running_loop().sock_sendall(self._sock, data[sent_bytes:])
 
     async def receive(self, size: int, stall_s: float, most_s: float) -> tuple[int, int]:
         """(ARRIVED, STALLED after `stall_s` without a byte, or SLOW after `most_s`; how many bytes came). Raises

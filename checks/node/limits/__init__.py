@@ -1,7 +1,8 @@
 """Limits: open files, tasks, locked memory, /dev/shm, memory, CPUs and disk are enough for each node's ranks.
 
-Reads the limits that the processes inherit from the launcher (ulimit), the cgroups, and the file systems of /dev/shm,
-TMPDIR and the current folder, where it writes 4 KiB. A node with less than a quarter of what most nodes have is
+Reads the limits that the processes inherit from the launcher (ulimit), the cgroups, those of the whole node (ephemeral
+ports, tracked connections, open files, processes), and the file systems of /dev/shm, TMPDIR and the current folder,
+where it writes 4 KiB. A node with less than a quarter of what most nodes have is
 reported on any backend. The minimum for any job depends on the backend: docker's 64 MiB of /dev/shm are enough for
 gloo, but not for NCCL or for DataLoader workers that feed a GPU.
 """
@@ -29,14 +30,16 @@ from preflight.check import (
     read,
     traits,
 )
-from preflight.checks.node.limits import side_by_side
+from preflight.checks.node.limits import kernel_limits, side_by_side
 from preflight.checks.node.limits.instance import instance_type
+from preflight.checks.node.limits.kernel_limits import KernelLimits
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
 from preflight.sdk import cgroups
 from preflight.sdk.cgroups import Room
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
+PARTS = (kernel_limits,)
 
 MEMLOCK_MIB = option(int, 32 * 1024, "locked memory that RDMA needs")
 TASKS_A_RANK = option(int, 64, "processes and threads that a rank still has to start")
@@ -113,6 +116,7 @@ class Facts(TypedDict):
     ulimits: dict[str, int]
     """By ulimit's option letter."""
     disks: list[disks.Disk]
+    kernel: NotRequired[KernelLimits]
     instance: NotRequired[str]
     """See instance.py; not there where it is not known."""
 
@@ -138,6 +142,7 @@ def measure(ctx: Context) -> Facts:
         "cpus": min(cpus, default=None),
         "ulimits": {letter: limit for letter, kind in ULIMITS.items() if (limit := process.limit(kind)) is not None},
         "disks": list(disks.written_to(ctx)),
+        "kernel": kernel_limits.measure(),
     }
     if instance := instance_type():
         facts["instance"] = instance
@@ -163,6 +168,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             for finding in judged(measured, node, run):
                 told.add((rank, finding.code))
                 yield finding
+    yield from kernel_limits.findings({rank: each["kernel"] for rank, each in facts.items() if "kernel" in each}, run)
     for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is already reported
         if (rank := less.rank, code := COMPARED[less.name]) not in told:
             yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)

@@ -144,9 +144,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     folders = {rank: own["folder"] for rank, own in facts.items()}
     yield from folder.judge(folders, run)
     yield from speed.judge(folders, facts[min(facts)]["alone"], run)
-    if run[DIR] or run[FORMS]:
-        without = [rank for rank, own in facts.items() if not own["has_numpy"]]
-        yield from resumed.judge_left_out(facts[min(facts)]["left_out"], without, len(facts))
+    without = [rank for rank, own in facts.items() if not own["has_numpy"]]
+    left_out = facts[min(facts)]["left_out"]
+    yield from resumed.judge_left_out(left_out, without, len(facts), is_used=bool(run[DIR] or run[FORMS]))
+    if run[FORMS]:
+        yield from resumed.judge_asked(left_out)
     yield from resumed.judge(
         {rank: own["saved"] for rank, own in facts.items()}, _spreads(facts), folders[min(facts)]["path"], run
     )

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from preflight.check import (
     Action,
@@ -20,7 +20,7 @@ from preflight.check import (
     ranges,
     words,
 )
-from preflight.checks.train.checkpoint.folder_calls import FailedCall, FolderCalls
+from preflight.checks.train.checkpoint.folder_calls import FailedCall, FolderCalls, WrongByte
 
 PATIENCE_S = 15.0
 """As in node.storage: an automounter, a disk that spins up and a busy server take a few."""
@@ -69,6 +69,12 @@ NO_ANSWER = Code(
     fix="On the node: findmnt -T {file}; dmesg | tail; check its server and the network to it.",
     action=Action.NONE,
 )
+CORRUPTS = Code(
+    "What is read from the folder for checkpoints is not what was written there.",
+    fix="Do not save there. On the node: findmnt -T {file}; dmesg | tail; smartctl -x on its disk; test the memory of "
+    "the node and of the folder's server, and compare sha256sum of one file on several nodes.",
+    action=Action.NONE,
+)
 LEFT = Code("A folder of this check could not be removed.", fix="rm -rf {file}")
 
 
@@ -85,6 +91,7 @@ class FolderFacts(TypedDict):
     """The error of a file system without fsync, or ""."""
     rename: str
     failed: FailedCall | None
+    wrong: NotRequired[WrongByte | None]
     hang: str
     """The call that did not return, and for how long; or ""."""
     seen: bool | None
@@ -102,7 +109,7 @@ class Folder:
     def __init__(self, path: str, tree: str, patience_s: float) -> None:
         self.facts = FolderFacts(
             path=path, made=False, owner="", free=None, fsync="", rename="", failed=None, hang="", seen=None,
-            written=0, write_s=0.0, read=0, read_s=0.0, left="",
+            written=0, write_s=0.0, read=0, read_s=0.0, left="", wrong=None,
         )  # fmt: skip
         calls = FolderCalls(path, tree)
         self.tree, self._patience_s = tree, patience_s
@@ -110,7 +117,7 @@ class Folder:
 
     @property
     def well(self) -> bool:
-        return not self.facts["failed"] and not self.facts["hang"]
+        return not (self.facts["failed"] or self.facts["hang"] or self.facts.get("wrong"))
 
     def ask(self, name: str, *arguments: Any, more_s: float = 0.0) -> None:
         """Makes a call and puts the answer into the facts. Raises Skip if something else ended the process."""
@@ -152,7 +159,7 @@ def look(ctx: Context, folder: Folder, all_well: AllWell) -> bool:
     first, mine = ctx.rank == nodes[0], ctx.rank in nodes
     if first:
         folder.ask("look")
-        if folder.well:
+        if not (folder.facts["failed"] or folder.facts["hang"]):
             folder.ask("leave", "first")
     all_well(folder.well, "the first node has looked")
     if mine and not first:
@@ -190,7 +197,9 @@ def judge(facts: Mapping[int, FolderFacts], run: Run) -> Iterator[Finding]:
             where = {} if everywhere or len(nodes) == 1 else {"node": run.job.node_of(rank).node}
             evidence = {"owner": own["owner"], "free_bytes": own["free"]}
             yield code.fail(f"{text}{who}", fix=fix or None, file=own["path"], evidence=evidence, **where)
-    yield from _shared(facts, run, nodes)
+    corrupted = [*_corrupted(facts, run, nodes)]
+    yield from corrupted
+    yield from () if corrupted else _shared(facts, run, nodes)
     for own in facts.values():
         if own["left"]:
             yield LEFT.info(f"{own['left']} could not be removed, expected nothing of ours to remain", file=own["left"])
@@ -215,6 +224,30 @@ def _told(own: FolderFacts, run: Run) -> tuple[Code, str, str] | None:
         text = f"the file system of {path} has no {lacks} ({why}), expected both: a checkpoint is written whole under "
         return UNSAFE, f"{text}another name, synced and then renamed", ""
     return None
+
+
+def _corrupted(facts: Mapping[int, FolderFacts], run: Run, nodes: list[int]) -> Iterator[Finding]:
+    """The medium is judged before anything that was loaded from it. If all nodes get wrong bytes, what they share is at
+    fault."""
+    of_node: dict[str, tuple[int, WrongByte]] = {}
+    for rank, own in facts.items():
+        if wrong := own.get("wrong"):
+            of_node.setdefault(run.job.node_of(rank).node, (rank, wrong))
+    everywhere = len(of_node) == len(nodes)
+    for node, (rank, wrong) in [*of_node.items()][: 1 if everywhere else None]:
+        who = f" on rank {rank}" + (f", and so on all {len(nodes)} nodes" if everywhere and len(nodes) > 1 else "")
+        details = {"file": facts[rank]["path"], "evidence": {"rank": rank, **wrong}}
+        where = {} if everywhere else {"node": node}
+        yield CORRUPTS.fail(f"{_wrong_in_words(facts[rank]['path'], wrong)}{who}", **details, **where)
+
+
+def _wrong_in_words(path: str, wrong: WrongByte) -> str:
+    place = f"byte {wrong['offset']:,} of a file in {path}"
+    if wrong["read"] < 0:
+        return f"{place} was written, and is not there when it is read back; expected the bytes that were written"
+    bits = (wrong["read"] ^ wrong["written"]).bit_count()
+    flipped = f"{wrong['read']:#04x} when it is read back, expected {wrong['written']:#04x} as it was written"
+    return f"{place} is {flipped} ({ranges.count(bits, 'bit')} flipped)"
 
 
 _FIXES = {

@@ -17,6 +17,8 @@ PIECE = 16 * 2**20
 """Bytes to write and sync at once: large enough to make syncs cheap, and one is enough to notice a slow disk."""
 AGAIN_S = 0.25
 SEEN = b"written by the first node"
+LOOK = 2**20
+"""Bytes that each node writes and reads back, whatever else it is to measure there."""
 
 
 class FailedCall(TypedDict):
@@ -27,12 +29,23 @@ class FailedCall(TypedDict):
     text: str
 
 
+class WrongByte(TypedDict):
+    """The first byte that was read back and is not what was written."""
+
+    file: str
+    offset: int
+    read: int
+    written: int
+
+
 class FolderCalls:
     """All calls in one folder. Everything is created in a new folder there, `tree`."""
 
     def __init__(self, folder: str, tree: str) -> None:
         self._folder, self.tree = folder, tree
         self._now = ""
+        self._piece = b""
+        """What was written last, again and again."""
 
     def _call(self, name: str) -> None:
         self._now = name
@@ -58,10 +71,16 @@ class FolderCalls:
             yield {"made": True}
         path = os.path.join(self.tree, f"look-{os.urandom(4).hex()}")
         self._call("create")
-        with open(path, "xb", buffering=0) as file:
+        content = os.urandom(LOOK)
+        with open(path, "xb") as file:
             self._call("write")
-            file.write(SEEN)
+            file.write(content)
+            file.flush()
             yield {"fsync": self._refused("fsync", lambda: os.fsync(file.fileno()))}
+        self._call("read")
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            yield {"wrong": _wrong_byte(path, 0, file.read(LOOK), content)}
         yield {"rename": self._refused("rename", lambda: os.rename(path, f"{path}ed"))}
         self._call("unlink")
         for name in (path, f"{path}ed"):
@@ -108,7 +127,7 @@ class FolderCalls:
 
     def write(self, name: str, size: int, within_s: float) -> Found:
         """Writes `size` bytes, or as many as fit into the time; yields bytes and seconds."""
-        piece = os.urandom(PIECE // 16) * 16
+        piece = self._piece = os.urandom(PIECE // 16) * 16
         self._call("write")
         done, start = 0, time.monotonic()
         try:
@@ -123,22 +142,33 @@ class FolderCalls:
         return {"written": done, "write_s": time.monotonic() - start}
 
     def read(self, name: str, within_s: float) -> Found:
-        """The same for reading; from the disk or server if the kernel drops its cache of the file."""
+        """The same for reading, and whether it is what was written; from the disk or server if the kernel drops its
+        cache of the file."""
         self._call("open")
-        done, start = 0, time.monotonic()
+        done, start, checked_s = 0, time.monotonic(), 0.0
+        path, wrong = os.path.join(self.tree, name), None
         try:
-            with open(os.path.join(self.tree, name), "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 self._call("read")
                 start = time.monotonic()
                 while (piece := file.read(PIECE)) and time.monotonic() < start + within_s:
+                    came = time.monotonic()
+                    wrong = wrong or _wrong_byte(path, done, piece, self._expected(done, len(piece)))
+                    checked_s += time.monotonic() - came
                     done += len(piece)
+            seconds = time.monotonic() - start - checked_s
             self._call("unlink")
-            seconds = time.monotonic() - start
-            os.unlink(os.path.join(self.tree, name))
+            os.unlink(path)
         except OSError as error:
             return {"failed": _failed(self._now, error)}
-        return {"read": done, "read_s": seconds}
+        return {"read": done, "read_s": seconds, "wrong": wrong}
+
+    def _expected(self, at: int, size: int) -> bytes:
+        """What was written there; a read may end in the middle of a piece. (Bytes are compared with a memoryview one
+        by one.)"""
+        begin = at % PIECE
+        return self._piece if (begin, size) == (0, PIECE) else (self._piece * 2)[begin : begin + size]
 
     def remove(self) -> Found:
         """Removes the tree; yields what could not be removed."""
@@ -149,6 +179,16 @@ class FolderCalls:
     def remove_tree(self) -> None:
         """Removes the tree even if the rank was killed."""
         shutil.rmtree(self.tree, ignore_errors=True)
+
+
+def _wrong_byte(path: str, at: int, read: bytes, written: bytes) -> WrongByte | None:
+    if read == written:
+        return None
+    first = next((place for place, pair in enumerate(zip(read, written, strict=False)) if pair[0] != pair[1]), None)
+    if first is None:  # it is shorter
+        first = len(read)
+    got = read[first] if first < len(read) else -1
+    return {"file": os.path.basename(path), "offset": at + first, "read": got, "written": written[first]}
 
 
 def _failed(call: str, error: OSError) -> FailedCall:

@@ -56,6 +56,10 @@ NO_DCP = Code(
     fix="pip install numpy on all nodes, if your job saves this way: without it rank 0 raises while saving, and the "
     "other ranks wait in a collective.",
 )
+NOT_MADE = Code(
+    "A form of checkpoint that was asked for was not made.",
+    fix="See the message; --checkpoint DIR names a folder that all nodes share.",
+)
 NEEDS_NUMPY = "torch needs NumPy for it, which some rank does not have"
 BY_KIND: Mapping[str, Code] = {
     "tie": UNTIED, "weights": WRONG_WEIGHTS, "buffers": WRONG_WEIGHTS, "moments": WRONG_OPTIMIZER,
@@ -109,13 +113,22 @@ def judge(saved: AllSaved, spreads: Sequence[Spread], path: str, run: Run) -> It
         )
 
 
-def judge_left_out(left_out: Mapping[str, str], without: Sequence[int], of: int) -> Iterator[Finding]:
-    """Reports missing forms if the user asked for them. `without`: the ranks that lack NumPy; `of`: number of ranks."""
-    names = [name for name, why in left_out.items() if why == NEEDS_NUMPY]
+def judge_left_out(left_out: Mapping[str, str], without: Sequence[int], of: int, *, is_used: bool) -> Iterator[Finding]:
+    """Forms that could not be made. `without`: the ranks that lack NumPy; `of`: number of ranks; `is_used`: the user
+    saves checkpoints in this way, or may."""
+    names = [name for name in CHECKPOINTS if left_out.get(name) == NEEDS_NUMPY]
     if names:
         all_lack = len(without) == of
         who = "is not installed" if all_lack else f"{ranges.ranks(without)} of {of} cannot use, expected it on all"
-        yield NO_DCP.warn(f"{words.some(names)} not made: torch needs NumPy for it, which {who}")
+        say = NO_DCP.warn if is_used else NO_DCP.not_measured
+        yield say(f"{words.some(names)} not made: torch needs NumPy for it, which {who}")
+
+
+def judge_asked(left_out: Mapping[str, str]) -> Iterator[Finding]:
+    """Forms that the user asked for, and that cannot be made here. (By default they do not belong to the check.)"""
+    others = {name: why for name, why in left_out.items() if why != NEEDS_NUMPY}
+    if others:
+        yield NOT_MADE.not_measured(f"not made, though asked for: {left_out_in_words(others)}")
 
 
 def left_out_in_words(left_out: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ SLOW_NODE = Code(
     fix="On the node: nfsiostat or iostat -x 1; compare its mount (findmnt -T {file}) and link with another node's; "
     "node.storage and net.mesh check both.",
     action=Action.NONE,
+    see=("node.storage", "net.mesh", "net.interfaces"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from preflight.check import UserCode
 
@@ -39,6 +39,8 @@ class Facts(TypedDict):
     """Parameters left unchanged, since they get no gradient on some rank."""
     left_out: dict[str, str]
     """{variant that was not run: why}."""
+    late: NotRequired[list[str]]
+    """Those of them for which there was no time."""
     not_run: dict[str, str]
     """{variant that does not apply to this model: why}: it has no plan, or cannot be split into stages."""
     refused: "dict[str, MistakeFacts]"

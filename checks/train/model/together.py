@@ -51,6 +51,7 @@ def _trained(
     unfit = user_task.left_out(names, exactly=exactly, calls=traits["calls"])
     planned = user_schedule.schedule(names, unfit, answer["step_s"], answer["left_s"], ranks, exactly=exactly)
     facts["left_out"], facts["steps"], facts["skipped"] = unfit | planned.left_out, planned.steps, planned.skipped
+    late = facts["late"] = [*planned.left_out]
     task = user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, planned.steps, exactly=exactly)
     last: tuple[str, bool] | None = None
     longest_s, end = 0.0, time.monotonic() + answer["left_s"]
@@ -58,6 +59,7 @@ def _trained(
         name, start = f"{strategy}/{variant}", time.monotonic()
         if not _has_time(ctx, store, name, longest_s < end - start):
             facts["left_out"][name] = "earlier variants left no time for it"
+            late.append(name)
             continue
         if (recipe, strategy in OWN) != last:
             reference.forget()

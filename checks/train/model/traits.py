@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Finding, ranges
 from preflight.checks.train.model.facts import Facts
-from preflight.train_smoke.names import STEPS
+from preflight.train_smoke.names import NEEDS_NUMPY, STEPS
 
 UNUSED = Code(
     "Parameters get no gradient.",
@@ -80,16 +80,26 @@ def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding
     idle = [rank for rank, own in facts.items() if not own["own"]]
     if idle:
         yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and contribute nothing")
-    if first["left_out"]:
-        why: dict[str, list[str]] = {}
-        for name, reason in first["left_out"].items():
-            why.setdefault(reason, []).append(name)
-        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
-        yield LEFT_OUT.info(f"not run: {reasons}")
+    yield from _left_out(first)
     if 0 < first["steps"] < STEPS:
         step_s = (first["traits"] or {})["step_s"]
         text = f"{first['steps']} of {STEPS} steps were trained: one on all rows takes {step_s:.2g} s here"
         yield LEFT_OUT.info(text)
+
+
+def _left_out(first: Facts) -> Iterator[Finding]:
+    """What cannot be compared is left out; what there was no time for, or no package, was not measured."""
+    late = first.get("late", [])
+    for say, named in (
+        (LEFT_OUT.info, {name: why for name, why in first["left_out"].items() if name not in late}),
+        (LEFT_OUT.not_measured, {name: first["left_out"][name] for name in late}),
+        (LEFT_OUT.not_measured, {name: why for name, why in first["not_run"].items() if NEEDS_NUMPY in why}),
+    ):
+        why: dict[str, list[str]] = {}
+        for name, reason in named.items():
+            why.setdefault(reason, []).append(name)
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
+        yield from [say(f"not run: {reasons}")] if reasons else []
 
 
 def _apart(apart: float) -> str:

@@ -24,9 +24,8 @@ from preflight.check import (
     Skip,
     option,
     ranges,
-    words,
 )
-from preflight.checks.train.shared import diagnosis, divergence, expected, replicas, structure
+from preflight.checks.train.shared import diagnosis, divergence, expected, replicas, structure, unfit
 from preflight.checks.train.shared.divergence import TrainingPair
 from preflight.checks.train.shared.structure import MODEL_CHANGED
 from preflight.checks.train.shared.variant import Case, Meaning
@@ -41,12 +40,14 @@ NOT_FINITE = Code(
     "A loss or a gradient is NaN or infinite.",
     fix="Run the check again: if it is the same rank, test its device; if not, run --only comm.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone", "comm"),
 )
 WRONG_START = Code(
     "Under the strategy, training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 OTHER_DATA = Code(
     "Ranks train on another rank's part of the batch.",
@@ -57,6 +58,7 @@ WRONG_STEP = Code(
     fix="Run the check again: if it is the same rank, test its device's arithmetic and memory; if it is on all ranks, "
     "look for what changes forward under the strategy: a layer plan, a cast, the order of the microbatches.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 NOT_AVERAGED = Code(
     "Under the strategy, the gradient is the mean over the ranks times their number, or divided by it.",
@@ -70,6 +72,9 @@ WRONG_EXCHANGE = Code(
     "Under the strategy, the gradient is not the mean of what the ranks sent.",
     fix="Do not train here: run --only comm; check links, NICs, NCCL_ALGO, NCCL_PROTO and communication hooks.",
     action=Action.NONE,
+    see=("comm", "net.rdma_errors", "gpu.nvlink"),
+    cleared="Do not train here. By themselves the collectives are right: look for communication hooks and a patched "
+    "torch, and try without NCCL_ALGO and NCCL_PROTO.",
 )
 WRONG_CLIP = Code(
     "The gradient is clipped before the ranks exchange it, or not by its norm over all ranks.",
@@ -79,6 +84,7 @@ OUT_OF_SYNC = Code(
     "Under the strategy, a rank's parameters differ from the other ranks'.",
     fix="Run the check again: if it is the same rank, test its device's memory and arithmetic.",
     action=Action.NONE,
+    see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
 DRIFT = Code(
     "Under the strategy, all ranks drift away from training alone by more than roundings explain.",
@@ -156,16 +162,8 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     facts = strategies.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
-        raise Skip(_not_run(reasons))
+        raise Skip(unfit.in_words(reasons))
     return facts
-
-
-def _not_run(reasons: Mapping[str, str]) -> str:
-    """Variants that were not run, grouped by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        by_reason.setdefault(why, []).append(name)
-    return "; ".join(f"{words.some(names)} ({why})" for why, names in by_reason.items())
 
 
 def _unasked(strategy: str) -> tuple[str, ...]:
@@ -211,8 +209,12 @@ class Judging:
     """Whether the model trains alone without NaN on sound hardware, as the built-in one does."""
 
 
-def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Judging = Judging()) -> Iterator[Finding]:
-    """Judges the trainings under a strategy. A fault that several variants show is reported once, for the first."""
+def judge(
+    facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Judging = Judging(),
+    asked: Option[tuple[str, ...]] | None = None,
+) -> Iterator[Finding]:  # fmt: skip
+    """Judges the trainings under a strategy. A fault that several variants show is reported once, for the first.
+    `asked`: the option that names variants."""
     listed: list[VariantFault] = []
     of_rank: dict[int | None, list[int]] = {}
     for variant in variants_in(facts):
@@ -227,6 +229,7 @@ def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Ju
                 listed[same] = replace(listed[same], also=(*listed[same].also, told.variant))
     for told in listed:
         yield _finding(told, run, strategy, how.codes)
+    yield from unfit.judge(facts, run, asked)
 
 
 def variants_in(facts: Mapping[int, "Facts"]) -> tuple[str, ...]:
@@ -234,11 +237,6 @@ def variants_in(facts: Mapping[int, "Facts"]) -> tuple[str, ...]:
     names = next(iter(facts.values()))["variants"] if facts else {}
     known = next((own for own in STRATEGIES.values() if names.keys() <= own.keys()), names)
     return tuple(name for name in known if name in names)
-
-
-def _unfit(facts: Mapping[int, "Facts"]) -> dict[str, str]:
-    some = next(iter(facts.values()))["variants"] if facts else {}
-    return {name: compared["unfit"] for name, compared in some.items() if compared["unfit"]}
 
 
 def _of_variant(facts: Mapping[int, "Facts"], variant: str, how: Judging) -> Iterator[VariantFault]:
@@ -334,13 +332,13 @@ def _finding(told: VariantFault, run: Run, strategy: str, codes: Mapping[str, Co
 
 def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
     """ "plain on 2 ranks: loss 4.16 to 0.697, as alone to 3e-07"."""
-    unfit = _unfit(facts)
-    ran = [name for name in variants_in(facts) if name not in unfit]
+    reasons = unfit.of(facts)
+    ran = [name for name in variants_in(facts) if name not in reasons]
     if not ran:
         return "no variant was run"
     names = ", ".join(ran)
     what = names if len(names) <= NAMED else ranges.count(len(ran), "variant")
-    left_out = f"; not run: {_not_run(unfit)}" if unfit else ""
+    left_out = f"; not run: {unfit.in_words(reasons)}" if reasons else ""
     first = facts[min(facts)]["variants"]
     meshes = dict.fromkeys(first[name]["mesh"] for name in ran if first[name]["mesh"])
     mesh = f", mesh {' or '.join(meshes)}" if meshes else ""

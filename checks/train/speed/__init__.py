@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
 from preflight.checks.train.shared import model_source
 from preflight.checks.train.speed import (
     causes,
@@ -35,6 +35,10 @@ from preflight.train_smoke.names import TIMED
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
 
+NOT_TIMED = Code(
+    "A strategy was not timed.",
+    fix="See the message; for want of time set --deadline, or fewer of train.speed.strategies.",
+)
 PARTS = (stragglers, fewer_cores, slow_links, memory_fit)
 PLAN = Plan(
     Scope.WORLD,
@@ -100,6 +104,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from throttled.judge(_stopped(timed, facts, run, few), facts, run, name)
     yield from slow_links.judge(facts, run, name)
     yield from memory_fit.judge(_fits(facts, run), run)
+    for strategy, why in facts[min(facts)]["not_timed"].items():
+        yield NOT_TIMED.not_measured(f"{strategy} was not timed: {why}")
 
 
 def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]]":

@@ -27,11 +27,13 @@ SLOW_LINK = Code(
     "(rate); the cable and the switch port. preflight run --only net.mesh,comm.rails tells which way is slow. Leave "
     "the node out until then.",
     action=Action.RESTART_JOB,
+    see=("net.mesh", "net.interfaces", "net.rdma", "net.rdma_errors", "comm.rails", "comm.nodes"),
 )
 SLOW_PATH = Code(
     "Nodes are slow with each other, but not with others, and exposed communication takes most of each step.",
     fix="See the switches, cables and uplinks between them: preflight run --only net.mesh,comm.nodes tells more.",
     action=Action.NONE,
+    see=("net.mesh", "net.interfaces", "net.rdma", "net.rdma_errors", "comm.nodes", "comm.pairs"),
 )
 
 

@@ -35,6 +35,7 @@ STRAGGLER = Code(
     fix="On its node: top, nvidia-smi -q -d PERFORMANCE,CLOCK; look for other processes, a throttled GPU or CPU, fewer "
     "cores, a slow disk under the loader; py-spy dump shows where its time goes.",
     action=Action.NONE,
+    see=("node.limits", "node.leftovers", "node.kernel", "gpu.health", "gpu.pcie", "gpu.compute", "comm.all_reduce"),
 )
 OF_PHASE = {
     "data": "in fetching its batch",

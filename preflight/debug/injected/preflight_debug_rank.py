@@ -29,6 +29,10 @@ LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 """A launcher is not a rank, even if srun or an operator has numbered it."""
 _C10D = "torch.distributed.distributed_c10d"
+SOCKETS = "sockets"
+"""The folder, of mode 0700, for the sockets at which ranks are asked for their flight recorder."""
+APART_S = 1.0
+"""Between two dumps of a flight recorder, which is some milliseconds of the rank's time."""
 SIGNAL_BELOW_MAX = 7
 """SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
 
@@ -198,14 +202,40 @@ class Rank:
         import threading
 
         self.before_in_thread, threading.excepthook = threading.excepthook, self.on_exception_in_thread
-        bell = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
-        bell.bind("\0preflight-debug-%d" % self.pid)  # noqa: UP031
-        _thread.start_new_thread(self._serve, (bell,))
+        about = os.stat(os.path.join(self.folder, SOCKETS))
+        if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            return  # others could ask, or take the name first
+        server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        path = self.path(SOCKETS, "sock")
+        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)
+        try:  # a socket's path has 107 characters at most
+            if os.path.lexists(path):  # of an earlier process with this number
+                os.unlink(path)
+            server.bind("/proc/self/fd/%d/%s" % (folder, os.path.basename(path)))  # noqa: UP031
+        finally:
+            os.close(folder)
+        server.listen(16)
+        _thread.start_new_thread(self._serve, (server,))
 
-    def _serve(self, bell: Any) -> None:
+    def _serve(self, server: Any) -> None:
+        """Answers the user who runs this process, and root, at most once a second: a dump takes Python's lock."""
+        import _socket
+        import struct
+        import time
+
+        written = 0.0
         while True:
-            bell.recv(16)
-            self.write_recorder()
+            try:
+                peer = _socket.socket(fileno=server._accept()[0])
+                uid = struct.unpack("3i", peer.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
+                peer.close()
+            except OSError:  # no descriptor is left
+                time.sleep(APART_S)
+                continue
+            if uid in (0, os.geteuid()):
+                time.sleep(max(0.0, written + APART_S - time.monotonic()))
+                self.write_recorder()
+                written = time.monotonic()
 
     def write_recorder(self) -> None:
         """Writes the flight recorders, if torch has a group. As JSON: the other format is a pickle."""

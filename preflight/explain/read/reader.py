@@ -284,6 +284,7 @@ def _window(text: str, words: Sequence[str]) -> str:
         return text
     at = min((at for word in words if (at := text.find(word)) >= 0), default=0)
     start = 0 if at + len(max(words, key=len, default="")) <= LONGEST else at - LONGEST // 2
+    start = text.find(" ", start, at) + 1 or start  # a word that is cut may be a secret without its name
     return text[start : start + LONGEST]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from preflight.core import node_names, rank_ranges
 from preflight.core.finding import Reported
 from preflight.core.job import Job
+from preflight.results import console
 from preflight.results.report import Report, findings_of
 from preflight.results.result import WORST_FIRST
 
@@ -51,7 +52,9 @@ class StatusTable:
 def build(report: Report) -> StatusTable:
     """The status of each check on each node, and the nodes grouped, the worst first."""
     job = Job.from_json(report["job"])
-    checks = [check for check in report["checks"] if check["status"] != "skip" or check["outcomes"]]
+    checks = [
+        check for check in report["checks"] if check["status"] != "skip" or check["outcomes"] or check["findings"]
+    ]
     places = Places(job)
     columns = [_column(check, places) for check in checks]
     made = StatusTable([check["check"] for check in checks], [_of_job(check) for check in checks], columns)
@@ -92,8 +95,8 @@ def _column(check: Mapping[str, Any], places: Places) -> list[str]:
     for outcome in check["outcomes"]:
         if outcome["kind"] != "measured":
             _worsen(column, places.of_ranks(outcome["ranks"]), "skip" if outcome["kind"] == "skipped" else "none")
-    for finding in _counting(check):
-        _worsen(column, places.named(finding), finding.severity)
+    for finding in (*_counting(check), *_not_measured(check)):
+        _worsen(column, places.named(finding), _status(finding))
     return column
 
 
@@ -107,8 +110,17 @@ def _counting(check: Mapping[str, Any]) -> Iterator[Reported]:
     return (finding for finding in findings_of(check) if finding.counts and finding.severity != "info")
 
 
+def _not_measured(check: Mapping[str, Any]) -> Iterator[Reported]:
+    return (finding for finding in findings_of(check) if console.is_skip(finding))
+
+
+def _status(finding: Reported) -> str:
+    return "skip" if console.is_skip(finding) else finding.severity
+
+
 def _of_job(check: Mapping[str, Any]) -> str:
     """The worst of the findings that name no node and no rank."""
     nowhere = {"node", "rank"}
-    loose = [its.severity for its in _counting(check) if not (nowhere & its.where.keys() or its.ranks or its.nodes)]
+    found = [*_counting(check), *_not_measured(check)]
+    loose = [_status(its) for its in found if not (nowhere & its.where.keys() or its.ranks or its.nodes)]
     return min(loose, key=ORDER.index, default="pass")

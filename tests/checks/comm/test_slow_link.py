@@ -1,6 +1,7 @@
 """A link that is really slow, between two hosts."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -43,4 +44,22 @@ def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_lin
         mine = [finding for finding in found if finding["code"].startswith(f"comm.{name}.")]
         assert ELSEWHERE[f"{name}_slower"].is_told_by(mine) and mine[0]["where"] == {}, slow.told()
     assert len(found) == 3 * len(SWEEPS) + len(LINKS), slow.told()
+    assert slow.report["exit_code"] == 0 and slow.left_over == [], slow.told()
+
+
+EQUALLY = ("--only", "comm.all_reduce,comm.rails")
+
+
+@pytest.mark.parametrize("sick", ["both", "one"])
+def test_the_fix_of_a_slow_collective_says_what_the_links_of_this_run_have_shown(sick: str, tmp_path: Path) -> None:
+    """Where all links are alike there is none to look for; where one is slow the fix names what found it."""
+    with cluster(2 if sick == "both" else 3) as hosts:
+        for host in hosts if sick == "both" else hosts[-1:]:
+            host.slow_down("80mbit")
+        slow = ranks_on(tmp_path, hosts, *EQUALLY, environ=[SHORT] * len(hosts), deadline_s=120)
+    (fix,) = (found["fix"] for found in slow.findings() if found["code"] == "comm.all_reduce.too_slow")
+    if sick == "both":
+        assert re.match(r"comm\.rails \(\d+ links.*median.*\) found nothing\. No link is slower", fix), slow.told()
+    else:
+        assert fix.startswith("This run has found comm.rails.slow_node (host-c"), slow.told()
     assert slow.report["exit_code"] == 0 and slow.left_over == [], slow.told()

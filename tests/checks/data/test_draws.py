@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import pickle
 import random
 import sys
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.process
 
 numpy: Any = sys.modules.get("numpy")
 CODE = UserCode(__name__, "made")
-NUMPY = Path(sys.prefix) / "numpy"
-"""Where the Makefile puts NumPy: by itself, since most tests are to run as preflight does without it."""
 RANK = 0
 Made = Callable[[], Any]
 
@@ -283,11 +280,7 @@ def test_what_repeats_since_ranks_are_seeded_alike_is_found(case: str) -> None:
 @pytest.mark.more
 def test_numpys_generators() -> None:
     """In a process that has it."""
-    assert (NUMPY / "numpy").is_dir(), f"no NumPy in {NUMPY}: make .venv/.dev puts it there"
-    path = os.pathsep.join([str(running.ROOT), str(NUMPY)])
-    done = running.run_to_end(
-        [sys.executable, "-m", __name__], {**running.environment(), "PYTHONPATH": path}, running.ROOT
-    )
+    done = running.run_to_end([sys.executable, "-m", __name__], running.environment(), running.ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {case: sorted(map(list, expected)) for case, (_, expected) in _expected().items()}
 

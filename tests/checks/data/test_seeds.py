@@ -206,6 +206,7 @@ def test_what_was_not_seen_is_said() -> None:
     its = facts(2, lambda rank: draws(rank, {"torch": EACH_ITS_OWN}, unseen="train.py:9: ValueError" if rank else ""))
     (told,) = [finding for finding in found(its) if finding["code"] == "data.seeds.not_seen"]
     assert told["message"] == "nothing was seen on rank 1: train.py:9: ValueError" and told["where"]["rank"] == 1
+    assert told["not_measured"]
     assert summary(its).endswith("what is drawn was not seen")
 
 

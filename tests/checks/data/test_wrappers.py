@@ -24,7 +24,7 @@ SOUND = {
 """By package; and their first words are those of its mistakes."""
 WORDS = {"accelerate": "accelerate", "torchdata": "stateful", "webdataset": "web", "pytorch_lightning": "Shares"}
 INDEX = ("accelerate", "accelerate_seeded", "accelerate_settings", "stateful", "Module")
-FOLDERS = (Path(sys.prefix, "wrappers"), Path(sys.prefix, "numpy"))
+FOLDERS = (Path(sys.prefix, "wrappers"),)
 
 Ranks = list[dict[str, Any]]
 

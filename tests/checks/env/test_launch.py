@@ -163,8 +163,9 @@ def test_the_culprit_is_named(fault: Fault) -> None:
 
 
 def test_every_code_has_a_fault() -> None:
-    """Here, below by real ranks, or in test_node_groups.py."""
+    """Here, below by real ranks, in test_node_groups.py or in test_cores.py."""
     slugs = {fault.finds.split()[1] for fault in FAULTS} | {"single_process", "bad_groups"}
+    slugs |= {"shared_cores", "few_cores"}
     assert slugs == set(registry.load(registry.sources()["env.launch"]).codes)
 
 
@@ -265,7 +266,7 @@ def test_real_ranks_that_share_gpus_without_local_rank(tmp_path: Path) -> None:
 
 
 def test_one_process_of_accelerate_is_told_of_and_its_ranks_are_our_own(tmp_path: Path) -> None:
-    paths = (running.ROOT, *(Path(sys.prefix, folder) for folder in ("wrappers", "numpy")))
+    paths = (running.ROOT, Path(sys.prefix, "wrappers"))
     env = running.environment(PYTHONPATH=os.pathsep.join(map(str, paths)))
     run = running.Run(tmp_path)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]

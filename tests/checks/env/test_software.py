@@ -16,7 +16,7 @@ import torch
 from preflight import testing
 from preflight.check import Run
 from preflight.checks.env import software
-from preflight.checks.env.software import Facts, code, installed
+from preflight.checks.env.software import Facts, code, installed, libraries, package_files, source_files
 from preflight.planning import registry
 from tests import made, running
 from tests.checks.env.test_code import git
@@ -165,13 +165,16 @@ def test_the_nccl_that_is_loaded_counts_and_not_the_one_that_torch_was_built_wit
 # The code
 
 
-def clones_of(folder: Path, count: int) -> dict[int, Path]:
-    """A repository for each node, with the same commit."""
+def clones_of(folder: Path, count: int, *, init: Sequence[str] = ("init", "-q"), more: int = 0) -> dict[int, Path]:
+    """A repository for each node, with the same commit. `more`: so many further files."""
     first = folder / "0"
     first.mkdir(parents=True)
-    git(first, "init", "-q")
+    git(first, *init)
     for name in ("train.py", "config.yaml", "README.md"):
-        (first / name).write_text("1\n")
+        (first / name).write_text("import own\n1\n" if name == "train.py" else "1\n")
+    (first / "data").mkdir()
+    for number in range(more):
+        (first / "data" / f"{number}.json").touch()
     git(first, "add", ".")
     git(first, "commit", "-qm", "first")
     for number in range(1, count):
@@ -204,6 +207,62 @@ def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
     message = next(finding["message"] for finding in finished.findings() if finding["where"] == {"node": "node-1"})
     for number, word in ((1, "is"), (0, "expected")):
         assert f"{word} commit {git(clones[number], 'rev-parse', 'HEAD')[:10]}, digest" in message
+
+
+@needs_mounts
+def test_edits_are_seen_in_repositories_of_all_kinds(tmp_path: Path) -> None:
+    """A node each: three sound ones, of which two have an index of another kind, and those that an edit is on."""
+    clones = clones_of(tmp_path / "clones", 8)
+    for folder in clones.values():
+        (folder / "own.py").write_text("1\n")
+    git(clones[1], "update-index", "--index-version", "4")
+    git(clones[2], "update-index", "--split-index")
+    git(clones[3], "update-index", "--index-version", "4")
+    git(clones[4], "update-index", "--split-index")
+    for number in (3, 4):
+        (clones[number] / "train.py").write_text("import own\n3\n")
+    (clones[5] / "own.py").write_text("2\n")
+    index = clones[6] / ".git" / "index"
+    index.write_bytes(index.read_bytes().replace(b"DIRC\0\0\0\2", b"DIRC\0\0\0\11"))
+    shared = tmp_path / "code"
+    shared.mkdir()
+    before = {number: f"mount --bind {clone} {shared}" for number, clone in clones.items()}
+    finished = run_nodes(tmp_path, 8, *ONLY, before=before, places=dict.fromkeys(clones, shared))
+    (unknown,) = found_in(finished, "info")
+    assert ELSEWHERE["software_no_index"].is_told_by([unknown]) and unknown["not_measured"] is True
+    assert ELSEWHERE["software_no_index"].says in unknown["message"]
+    found_each_as(finished, *(f"software_edits_{name}" for name in ("version_4", "split", "untracked")))
+    assert "files not compared" in finished.check("env.software")["summary"]
+
+
+@needs_mounts
+@pytest.mark.parametrize("kind", ["many", "sha256"])
+def test_an_edit_is_seen_in_clones_of_this_kind(kind: str, tmp_path: Path) -> None:
+    init = ("init", "-q", *(["--object-format=sha256"] if kind == "sha256" else []))
+    clones = clones_of(tmp_path / "clones", 3, init=init, more=20_001 if kind == "many" else 0)
+    (clones[1] / "train.py").write_text("import own\n4\n")
+    shared = tmp_path / "code"
+    shared.mkdir()
+    before = {number: f"mount --bind {clone} {shared}" for number, clone in clones.items()}
+    finished = run_nodes(tmp_path, 3, *ONLY, before=before, places=dict.fromkeys(clones, shared))
+    found_each_as(finished, f"software_edits_{kind}")
+
+
+@needs_mounts
+def test_a_patched_torch_and_another_library_of_the_same_version(tmp_path: Path) -> None:
+    torch_folder = Path(torch.__file__).parent
+    functional, gomp = torch_folder / "nn" / "functional.py", next((torch_folder / "lib").glob("libgomp*"))
+    (tmp_path / "functional.py").write_text(functional.read_text() + "\n# patched\n")
+    (tmp_path / "libgomp.so.1").write_bytes(gomp.read_bytes() + b"\0")
+    before = {1: f"mount --bind {tmp_path / 'functional.py'} {functional}"}
+    wrap = {2: ["env", f"LD_PRELOAD={tmp_path / 'libgomp.so.1'}"]}
+    finished = run_nodes(tmp_path, 4, *ONLY, before=before, wrap=wrap)
+    found_each_as(finished, "software_patched", "software_library")
+    (library,) = (finding for finding in finished.findings() if finding["code"] == "env.software.library")
+    assert library["where"]["file"] == str(tmp_path / "libgomp.so.1")
+    (tmp_path / "quick").mkdir()
+    quick = run_nodes(tmp_path / "quick", 2, *ONLY, "--level", "quick", before={1: before[1]})
+    assert quick.findings() == [], quick.told()
 
 
 def test_folders_of_the_code_that_are_unlike(tmp_path: Path) -> None:
@@ -243,11 +302,28 @@ VERSIONS: dict[str, str | None] = {
 PACKAGES = ["numpy 2.1.0", "pip 24.0", "torch 2.6.0"]
 
 
+def files(digest: str, *edited: str, unread: str = "") -> package_files.PackageFiles:
+    return {"digest": digest, "edited": list(edited), "unread": unread}
+
+
+def loaded(unread: str = "", sample: str = "", **digests: str) -> dict[str, libraries.Library]:
+    return {
+        f"{name}.so": {
+            "path": f"/lib/{name}.so", "digest": digest, "sample": f"of {digest}" if digest else sample,
+            "unread": unread if not digest else "",
+        }
+        for name, digest in digests.items()
+    }  # fmt: skip
+
+
 def node(*, packages: Sequence[str] = PACKAGES, code: code.SourceCode | None = None, path: str = "/env/torch",
+         torch_files: package_files.PackageFiles | None = None, libraries: dict[str, libraries.Library] | None = None,
          **versions: str | None) -> Facts:  # fmt: skip
     return {
         "versions": {**VERSIONS, **versions}, "packages": list(packages), "paths": {"torch": path},
         "code": code or known("a", "1 train.py", "1 config.yaml"),
+        "package_files": {"torch": torch_files or files("1")},
+        "libraries": loaded(libnccl="1", libgomp="1") if libraries is None else libraries,
     }  # fmt: skip
 
 
@@ -290,8 +366,16 @@ ODD = [
     Odd("warn sources", node(code=known("a", "1 train.py", "2 config.yaml")), "; different: config.yaml"),
     Odd("warn sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 setup.sh")), "; different: setup.sh"),
     Odd("warn sources", node(code=known("b", "2 train.py", folder="/home")), "the code in /home is commit bbbbbbbbbb"),
-    Odd("fail sources", node(code=known("b", "1 train.py")), "the code in /job is commit bbbbbbbbbb, ",
-        usual=node(code=known("a", unknown="git's index is split"))),
+    Odd("fail patched", node(torch_files=files("2", "torch/nn/functional.py")),
+        "torch 2.6.0: torch/nn/functional.py is not as pip installed it, expected the files that are on 3 of 4 nodes"),
+    Odd("fail patched", node(torch_files=files("2")), "torch 2.6.0: its Python files differ, expected the files that"),
+    Odd("fail patched", node(), "torch 2.6.0: torch/x.py lacks the edits of most nodes, expected the files that are on",
+        usual=node(torch_files=files("2", "torch/x.py"))),
+    Odd("fail library", node(libraries=loaded(libnccl="2", libgomp="1")),
+        "/lib/libnccl.so has other bytes than on most of 4 nodes, expected the same build of it"),
+    Odd("warn library", node(libraries=loaded(libnccl="1", libgomp="2")), "/lib/libgomp.so has other bytes than on"),
+    Odd("fail library", node(libraries=loaded(libnccl="2", libgomp="2")),
+        "/lib/libnccl.so (and libgomp.so) has other bytes than on"),
 ]  # fmt: skip
 
 
@@ -300,18 +384,26 @@ def test_the_odd_node_is_named(fault: Odd) -> None:
     (found,) = judged(fault.usual, fault.usual, fault.odd, fault.usual)
     severity, slug = fault.finds.split()
     assert (found["severity"], found["code"]) == (severity, f"env.software.{slug}")
-    assert found["where"] == {"node": "node-2"}
+    assert found["where"]["node"] == "node-2" and found["where"].keys() <= {"node", "file"}
     assert fault.says in found["message"] and "{" not in found["fix"]
 
 
 @pytest.mark.parametrize("fault", ODD, ids=lambda fault: f"{fault.finds}: {fault.says[:30]}")
 def test_of_one_against_one_nobody_is_named(fault: Odd) -> None:
-    """Where a path alone differs, nothing is said at all."""
+    """Where a path alone differs, nothing is said at all. A node is named whose files alone are not as installed."""
     found = judged(fault.usual, fault.odd)
     severity, slug = fault.finds.split()
-    told = [(finding["severity"], finding["code"], finding["where"]) for finding in found]
-    assert told == ([] if slug == "paths" else [(severity, f"env.software.{slug}", {})])
-    assert all("node-0" in finding["message"] and "node-1" in finding["message"] for finding in found)
+    told = [(finding["severity"], finding["code"], finding["where"].get("node")) for finding in found]
+    edits = [
+        slug == "patched" and bool(facts["package_files"]["torch"]["edited"]) for facts in (fault.usual, fault.odd)
+    ]
+    if slug == "paths":
+        assert told == []
+    elif any(edits):
+        assert told == [(severity, "env.software.patched", f"node-{edits.index(True)}")]
+    else:
+        assert (severity, f"env.software.{slug}", None) in told and {node for *_, node in told} == {None}
+        assert all("node-0" in finding["message"] and "node-1" in finding["message"] for finding in found)
 
 
 def test_every_code_has_a_fault() -> None:
@@ -325,7 +417,7 @@ def test_every_code_has_a_fault() -> None:
         [node()],
         [node()] * 1024,
         [node(), node(driver=None, nccl=None, cudnn=None), node()],
-        [node(code=known("")), node(code=known("")), node()],
+        [node(code=known("")), node(code=known(""))],
         [node(path="/a"), node(path="/b"), node(path="/c")],
         [node(), node(packages=[*PACKAGES[:1], "pip 9.9"]), node()],
         [
@@ -333,10 +425,14 @@ def test_every_code_has_a_fault() -> None:
             node(code=known("b", "1 x.py")),
             node(code=known("a", "1 x.py", folder="/y")),
         ],
-        [node(code=known("a", unknown="too many")), node(code=known("a", "1 x.py")), node(code=known("a", "2 x.py"))],
+        [node(code=known("a", unknown="too many"))],
+        [node(torch_files=files("2", "torch/x.py"))] * 3,
+        [node(libraries=loaded(libnccl="1")), node(libraries=loaded(libnccl="1", libcudart="7"))],
+        [{key: value for key, value in node().items() if key not in ("libraries", "package_files")}] * 2,
     ],
-    ids=["1", "1024", "unknown", "no code", "paths", "pip", "commit only", "by commit"],
-)
+    ids=["1", "1024", "unknown", "no code", "paths", "pip", "commit only", "alone", "patched alike", "more",
+         "an older report"],
+)  # fmt: skip
 def test_what_is_alike_or_unknown_is_sound(facts: list[Facts]) -> None:
     assert judged(*facts) == []
 
@@ -376,13 +472,82 @@ def test_packages_that_have_no_majority_are_told_beside_those_that_have_one() ->
     assert split["where"] == {} and "a is 0 on node-0 and 1 other; 1 on node-2 and 1 other" in split["message"]
 
 
-@pytest.mark.parametrize(("unknown", "severity"), [(code.NO_FOLDER, "fail"), ("it holds no source files", "warn")])
+@pytest.mark.parametrize(
+    ("unknown", "severity"), [(source_files.NO_FOLDER, "fail"), ("it holds no source files", "warn")]
+)
 def test_a_folder_that_was_named_and_cannot_be_read(unknown: str, severity: str) -> None:
     facts = [node(code=known("", "1 x.py")), node(code=known("", unknown=unknown)), node(code=known("", "1 x.py"))]
     (found,) = judged(*facts, code="/job")
     assert (found["severity"], found["where"]) == (severity, {"node": "node-1"})
     assert found["message"] == f"/job cannot be compared: {unknown}, expected its source files"
-    assert judged(*facts) == []
+
+
+TOO_NEW = "git's index has version 9; 2 to 4 are known"
+
+
+@pytest.mark.parametrize(
+    ("codes", "codes_found", "says"),
+    [
+        ([known("a", "1 x.py"), known("a", unknown=TOO_NEW), known("a", "1 x.py")], ["info no_sources"],
+         f"the files of the code in /job on node-1 could not be compared: {TOO_NEW}; expected to compare"),
+        ([known("a", unknown=TOO_NEW)] * 3, ["info no_sources"],
+         f"the files of the code in /job on all nodes could not be compared: {TOO_NEW}"),
+        ([known("a", "1 x.py"), known(""), known("a", "1 x.py"), known("")], ["info no_sources"],
+         "the files of the code in /job on node-1 and node-3 could not be compared: it is in no git repository"),
+        ([known("a", "1 x.py"), known("a", "1 x.py"), known("b", unknown=TOO_NEW)], ["fail sources", "info no_sources"],
+         "the code in /job is commit bbbbbbbbbb, expected commit aaaaaaaaaa"),
+        ([known("a", "1 x.py"), known("a", "1 x.py"), known("a", "2 x.py"), known("a", unknown=TOO_NEW)],
+         ["fail sources", "info no_sources"], "digest 2 x.py, expected commit aaaaaaaaaa, digest 1 x.py"),
+    ],
+    ids=["one", "all", "elsewhere", "another commit", "an edit beside it"],
+)  # fmt: skip
+def test_code_that_could_not_be_compared_is_no_pass(
+    codes: list[code.SourceCode], codes_found: list[str], says: str
+) -> None:
+    found = judged(*(node(code=each) for each in codes))
+    assert [f"{finding['severity']} {finding['code'].rpartition('.')[2]}" for finding in found] == codes_found
+    assert says in found[0]["message"] and [bool(finding.get("not_measured")) for finding in found][-1]
+    facts = {rank: node(code=each) for rank, each in enumerate(codes)}
+    assert software.summarize(facts, Run(made.job(*[1] * len(codes)), tuple(facts), {})).endswith("files not compared")
+
+
+def test_bytes_that_could_not_be_read_are_no_pass() -> None:
+    late = "the files could not be read within 12 s"
+    slow = node(torch_files=files("", unread=late), libraries=loaded(late, libnccl="1", libgomp="", libtorch_cuda=""))
+    found = judged(node(), slow, node(), slow)
+    assert [finding["code"].rpartition(".")[2] for finding in found] == ["library", "patched"]
+    assert all(finding["not_measured"] and finding["message"].endswith(late) for finding in found)
+    assert "the bytes of libgomp.so and libtorch_cuda.so on node-1 and node-3" in found[0]["message"]
+
+
+@pytest.mark.parametrize(("sample", "says"), [("of 1", "info"), ("of 2", "fail, info")])
+def test_where_there_is_no_time_for_all_bytes_samples_are_compared(sample: str, says: str) -> None:
+    """A sound node on a cold disk passes, also with --strict; another build is found all the same."""
+    late = "the files could not be read within 12 s"
+    slow = node(libraries=loaded(late, sample, libnccl="1", libtorch_cuda=""))
+    usual = node(libraries=loaded(libnccl="1", libtorch_cuda="1"))
+    found = judged(usual, slow, usual)
+    assert ", ".join(finding["severity"] for finding in found) == says
+    assert not any(finding.get("not_measured") for finding in found)
+    text = (
+        "the bytes of libtorch_cuda.so on node-1 were compared by size and 8 samples of 256 KiB, expected all of them"
+    )
+    assert text in found[-1]["message"] and found[-1]["message"].endswith(late)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"torch": "2.5.1", "torch_files": files("2"), "libraries": loaded(libtorch="2")},
+        {"nccl": "2.20.5", "torch_files": files("2"), "libraries": loaded(libnccl="2")},
+        {"packages": [*PACKAGES, "nvidia-cublas-cu12 12.4"], "libraries": loaded(libnccl="1", libcublas="2")},
+        {"kernel": "5.15 aarch64", "libraries": loaded(libnccl="2", libtorch="2")},
+    ],
+    ids=["torch", "NCCL", "a package of its own", "another machine"],
+)
+def test_what_another_version_explains_is_not_told_beside_it(odd: dict[str, Any]) -> None:
+    usual = node(libraries=loaded(libnccl="1", libcublas="1", libtorch="1"))
+    assert len(judged(usual, node(**odd), usual)) == 1
 
 
 def test_the_summary_is_the_record_of_the_run() -> None:

@@ -207,6 +207,14 @@ def test_a_wrong_p2p_copy_names_both_gpus() -> None:
     )
 
 
+def test_a_path_to_a_gpu_whose_memory_is_in_use_is_no_pass() -> None:
+    facts = sound()
+    facts[5]["no_memory"] = ["P2P copies with GPU-6: CUDA out of memory"]
+    (found,) = judge(facts)
+    assert found["not_measured"] and found["where"] == {"node": "node-0", "rank": 5}
+    assert found["message"] == "not measured: P2P copies with GPU-6: CUDA out of memory; expected free memory there"
+
+
 def test_the_summary_shows_the_range() -> None:
     facts = sound()
     facts[0]["not_measured"] = ["P2P copies: why"]
@@ -358,7 +366,7 @@ def test_copies_to_a_peer_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(wrong["peer"], wrong["elements"]) for wrong in facts["wrong"]} == {("GPU-1", 1)}
     monkeypatch.setattr(torch, "zeros", raising(torch.OutOfMemoryError("CUDA out of memory.\nMore")))
     copies.with_peer(facts, CPU, CPU, 2**16, 0.0)
-    assert facts["not_measured"] == ["P2P copies with GPU-1: CUDA out of memory."]
+    assert facts["no_memory"] == ["P2P copies with GPU-1: CUDA out of memory."]
 
 
 @contextlib.contextmanager

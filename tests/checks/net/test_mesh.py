@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from preflight import testing
 from preflight.check import Outcome
 from preflight.checks.net import mesh
+from preflight.checks.net.mesh import counters
 from preflight.checks.net.mesh.pair_tables import Facts, Seen
 from preflight.checks.net.mesh.timeouts import ALL_PAIRS
 from preflight.core.job import Job, Node
@@ -16,7 +18,7 @@ from preflight.sdk.pairs import Pair, partners
 from tests import running
 from tests.large import timed
 
-GOOD: Seen = {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8}
+GOOD: Seen = {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8, "sent": [50_000, 3, 3]}
 Change = Callable[[dict[Pair, Seen]], None]
 
 
@@ -249,6 +251,133 @@ def test_rates_that_differ_as_they_do_are_no_finding() -> None:
     facts = with_pairs(cluster(3), [(0, 1)], {**GOOD, "rate": 4e8})
     facts[1]["pairs"]["0"]["rate_back"] = 3e8
     assert judged(facts) == [] and len(judged(facts, settings={"much_slower": 2})) == 1
+
+
+def losing(*in_bursts: int, bulk: tuple[int, int, int] = (30_000, 900, 4)) -> Seen:
+    """What a node saw of a partner: segments, resent, twice."""
+    return {**GOOD, "sent": [*bulk], "in_bursts": [*in_bursts]}
+
+
+LOSES = losing(640, 20, 1)
+
+
+@pytest.mark.parametrize("size", [3, 4, 64, 1024])
+def test_a_node_that_loses_what_it_gets_or_sends_is_named_with_the_way(size: int) -> None:
+    where = {"node": "node-1", "interface": "eth0"}
+    for pairs, told in (
+        (to(1, size), "node-1 loses packets that it receives from "),
+        (out_of(1, size), "node-1 loses packets that it sends to "),
+        (to(1, size) + out_of(1, size), "node-1 loses packets to and from "),
+    ):
+        (found,) = judged(with_pairs(cluster(size), pairs, LOSES))
+        assert (found["severity"], found["code"], found["where"]) == ("warn", "net.mesh.loss", where)
+        assert (
+            found["message"].startswith(told) and "(2.97%) did not arrive; expected less than 0.10%" in found["message"]
+        )
+        assert "{" not in found["fix"] and found["evidence"]["measured"]["lost"] == 19, found
+
+
+def test_a_pair_that_loses_blames_no_node_and_where_all_lose_none_is_named() -> None:
+    assert named(with_pairs(cluster(5), [(3, 4)], LOSES)) == [("warn", "loss", {"link": "node-3 to node-4"})]
+    assert named(with_pairs(cluster(2), [(1, 0)], LOSES)) == [("warn", "loss", {"link": "node-1 to node-0"})]
+    assert named(with_pairs(cluster(4), itertools.permutations(range(4), 2), LOSES)) == [("warn", "loss", {})]
+    (found,) = judged(split(cluster(4), range(2), range(2, 4), LOSES))
+    assert found["where"] == {} and "within each of them all is well" in found["message"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        losing(2_000, 0, 0),  # bulk alone lost packets: it had filled a queue
+        losing(2_000, 12, 12),  # all had arrived before they were resent: busy cores
+        losing(2_000, 2, 0),  # too few to be sure
+        losing(9_000, 4, 0),  # 0.04 %
+        losing(400, 1, 0),
+        losing(2_000, 3, 9),  # copied on the way
+        {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8},  # an old kernel
+    ],
+    ids=["queue", "busy", "few", "rare", "one", "copied", "old kernel"],
+)
+def test_resent_packets_that_are_no_loss_are_no_finding(seen: Seen) -> None:
+    assert judged(with_pairs(cluster(4), to(2, 4), seen)) == []
+    assert judged(with_pairs(cluster(4), itertools.permutations(range(4), 2), seen)) == []
+
+
+def test_packets_that_were_resent_without_a_second_look_are_no_pass_where_no_other_pair_tells() -> None:
+    unseen: Seen = {**GOOD, "sent": [30_000, 900, 4]}
+    assert (
+        judged(with_pairs(with_pairs(cluster(4), to(2, 4), unseen), [(0, 1), (1, 3), (3, 0)], losing(2_000, 0, 0)))
+        == []
+    )
+    (found,) = judged(with_pairs(cluster(4), itertools.permutations(range(4), 2), unseen))
+    assert (
+        found["not_measured"] and found["code"] == "net.mesh.loss" and "896 of 30,000 were resent" in found["message"]
+    )
+
+
+def test_who_lost_too_few_to_be_sure_is_no_witness_for_the_node() -> None:
+    """Of three others two are sure, and one has lost one packet of many."""
+    facts = with_pairs(with_pairs(cluster(4), to(2, 4), LOSES), [(3, 2)], losing(2_000, 1, 0))
+    assert named(facts) == [("warn", "loss", {"node": "node-2", "interface": "eth0"})]
+    with_pairs(facts, [(3, 2)], losing(2_000, 0, 0))
+    assert [where for *_, where in named(facts)] == [{"link": "node-0 to node-2"}, {"link": "node-1 to node-2"}]
+
+
+def test_a_limit_of_the_users_own_for_losses() -> None:
+    facts = with_pairs(cluster(4), to(2, 4), losing(1_000, 20, 0))
+    assert judged(facts, settings={"lost_share": 0.05}) == [] and len(judged(facts)) == 1
+
+
+def test_losses_that_another_finding_explains_are_not_told_beside_it() -> None:
+    """A wrong MTU, a saturated link; and a link that is slow since it loses packets is told once."""
+    hole: Seen = {**HOLE, "sent": [3_000, 700, 0], "in_bursts": [80, 72, 0]}
+    facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), hole), to(1, 3), SEES_HOLE)
+    assert [code for _, code, _ in named(facts)] == ["mtu"]
+    far: Seen = {**LOSES, "round_trip_s": 0.03}
+    assert [code for _, code, _ in named(with_pairs(cluster(3), to(1, 3) + out_of(1, 3), far))] == ["far"]
+    slow: Seen = {**LOSES, "rate": 1.2e7}
+    facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), slow), to(1, 3), SEES_SLOW)
+    (found,) = judged(facts)
+    assert found["code"] == "net.mesh.loss" and found["evidence"]["measured"]["bytes_per_s"] == 1.2e7
+
+
+def test_counters_that_rise_name_their_link_and_drops_do_not() -> None:
+    rose = {"rx bytes": 10**9, "rx packets": 10**6, "rx errs": 40, "rx frame": 40}
+    (found,) = judged(cluster(3, rose=rose))
+    assert (found["code"], found["action"]) == ("net.mesh.damaged", "replace")
+    assert found["where"] == {"node": "node-1", "interface": "eth0"} and "eth0 counted rx errs 40" in found["message"]
+    busy = {"rx drop": 4000, "rx fifo": 90, "tx drop": 800, "TcpExt TCPBacklogDrop": 30, "rx errs": 2}
+    assert judged(cluster(3, rose=busy)) == []
+    assert judged(cluster(3, rose={"rx errs": 9, "rx bytes": 10**12})) == [], (
+        "within the bit error rate of a sound link"
+    )
+
+
+def test_wrong_checksums_name_a_node_only_where_it_alone_of_several_counts_them() -> None:
+    rose = {"Tcp InCsumErrors": 12, "Udp InCsumErrors": 1}
+    (found,) = judged(cluster(3, rose=rose))
+    assert (found["code"], found["where"], found["noticed_by"]) == ("net.mesh.checksum", {"node": "node-1"}, "1")
+    (found,) = judged(cluster(2, rose=rose))
+    assert found["where"] == {} and found["noticed_by"] == "1"
+    facts = cluster(4, rose=rose)
+    facts[3]["rose"] = {"Tcp InCsumErrors": 3}
+    (found,) = judged(facts)
+    assert found["where"] == {} and "node-1: Tcp InCsumErrors 12, Udp InCsumErrors 1; node-3" in found["message"]
+    assert judged(cluster(3, rose={"Tcp InCsumErrors": 2})) == []
+
+
+def test_counters_are_read_by_name(tmp_path: Path) -> None:
+    assert counters.counted("lo")["rx packets"] >= 0 and "Tcp InCsumErrors" in counters.counted("lo")
+    assert not any(name.startswith("rx") for name in counters.counted("eth99"))
+    assert counters.counted("lo", str(tmp_path)) == {}, "a kernel without /proc"
+    assert counters.risen({"a": 1, "b": 5, "c": 9}, {"a": 4, "b": 5, "c": 2, "d": 7}) == {"a": 3}
+
+
+def test_a_kernel_that_does_not_count_losses_is_told_in_the_summary() -> None:
+    run: Any = None
+    assert "kernels" not in mesh.summarize(cluster(3), run)
+    facts = with_pairs(cluster(3), [(0, 1)], {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8})
+    assert mesh.summarize(facts, run).endswith("at least; not all kernels count what is lost")
 
 
 def test_one_try_of_the_other_side_alone_is_not_judged() -> None:

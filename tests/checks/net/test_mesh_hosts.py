@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import pytest
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, cluster, known, needs_hosts
 from tests.on_hosts import PORT, found_as, ranks_on
-from tests.running import Finished
+from tests.running import Finished, environment
 from tests.test_sound import is_silent
 
 ONLY = ("--only", "net.mesh")
@@ -112,6 +113,92 @@ def test_a_black_hole_for_large_packets_names_its_host(three: list[Host], tmp_pa
     three[1].swallow_large_packets()
     message = found_as("mesh_mtu", ranks_on(tmp_path, three, *ONLY))
     assert "cannot send large messages to 2 of 2 other nodes" in message and "is 1500" in message, message
+
+
+def lose(host: Host, share: float, *what: str) -> None:
+    """This host loses so many of the packets that it receives, at random. A rule for OUTPUT would lose none: TCP is
+    told, and sends them later."""
+    host.firewall("INPUT", *what, "-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+
+
+def lost_in_bulk(folder: Path) -> int:
+    """What all hosts have resent in the first look."""
+    with gzip.open(folder / "facts.jsonl.gz", "rt") as lines:
+        facts = [json.loads(line)["facts"] for line in lines]
+    sent = [what["sent"] for reading in facts for what in reading.get("pairs", {}).values()]
+    return sum(max(0, resent - twice) for _, resent, twice in sent)
+
+
+@pytest.mark.parametrize(
+    "share", [0.03, *(pytest.param(share, marks=pytest.mark.more) for share in (0.005, 0.01, 0.1))]
+)
+def test_a_host_that_loses_what_it_receives_is_named(share: float, three: list[Host], tmp_path: Path) -> None:
+    lose(three[1], share)
+    found_as("mesh_loss_in", ranks_on(tmp_path, three, *ONLY, deadline_s=90))
+
+
+@pytest.mark.more
+def test_a_host_that_loses_what_it_sends_is_named(three: list[Host], tmp_path: Path) -> None:
+    for host in (three[0], three[2]):
+        lose(host, 0.03, "-s", three[1].address)
+    found_as("mesh_loss_out", ranks_on(tmp_path, three, *ONLY, deadline_s=90))
+
+
+def test_a_link_that_loses_packets_one_way_blames_no_host(two: list[Host], tmp_path: Path) -> None:
+    lose(two[1], 0.03, "-s", two[0].address)
+    found_as("mesh_loss_pair", ranks_on(tmp_path, two, *ONLY, deadline_s=90))
+
+
+def test_where_all_hosts_lose_packets_none_is_named(three: list[Host], tmp_path: Path) -> None:
+    for host in three:
+        lose(host, 0.03)
+    found_as("mesh_loss_everywhere", ranks_on(tmp_path, three, *ONLY, deadline_s=90))
+
+
+def test_what_bulk_data_loses_in_a_short_queue_is_no_loss(two: list[Host], tmp_path: Path) -> None:
+    """As in a switch with little memory: TCP fills any queue until it overflows, and that is how it finds its rate."""
+    for host in two:
+        host.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1gbit", "burst", "64kb", "limit", "100kb")
+    is_silent(ranks_on(tmp_path, two, *ONLY), 2, ["net.mesh"])
+    assert lost_in_bulk(tmp_path) > 10, "the first look saw it"
+
+
+ALTERED = """
+import socket, struct, sys, time
+to = socket.inet_aton(sys.argv[1])
+line = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+while True:
+    line.sendto(struct.pack("!HHIIBBHHH", 40000, 40001, 1, 1, 5 << 4, 16, 1000, 12345, 0) + bytes(64), (sys.argv[1], 0))
+    time.sleep(0.002)  # beside the meeting, from before its start to its end
+"""
+
+
+def test_packets_that_arrive_altered_name_the_one_host_that_counts_them(three: list[Host], tmp_path: Path) -> None:
+    with subprocess.Popen(three[0].command([sys.executable, "-c", ALTERED, three[1].address])) as sender:
+        try:
+            finished = ranks_on(tmp_path, three, *ONLY)
+        finally:
+            sender.kill()
+    found_as("mesh_checksum", finished)
+
+
+def test_an_interface_that_counts_errors_is_named(three: list[Host], tmp_path: Path) -> None:
+    """No link of this machine can be made to count any: another file is read in the place of /proc/net/dev, which has
+    one more each time."""
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    (plugin / "sitecustomize.py").write_text(
+        "import itertools, os\n"
+        "from preflight.checks.net.mesh import counters\n"
+        "real, number = counters.read, itertools.count(0, 50)\n"
+        "def read(path):\n"
+        "    line = f'  eth0: 1000 10 {next(number)} 0 0 0 0 0 1000 10 0 0 0 0 0 0'\n"
+        "    return line if path == '/proc/net/dev' else real(path)\n"
+        "counters.read = read\n"
+    )
+    path = os.pathsep.join((str(plugin), environment()["PYTHONPATH"]))
+    finished = ranks_on(tmp_path, three, *ONLY, environ=[{}, {"PYTHONPATH": path}, {}])
+    found_as("mesh_damaged", finished)
 
 
 def test_a_host_behind_a_full_link_is_far(three: list[Host], tmp_path: Path) -> None:

@@ -359,6 +359,9 @@ def test_half_a_heartbeat_is_made_whole() -> None:
 
         def setsockopt(self, *_: int) -> None: ...
 
+        def getsockopt(self, *_: int) -> bytes:
+            return b""  # it counts nothing
+
         def send(self, words: bytes) -> int:
             taken, self.room = words[: self.room], 100
             self.sent += taken
@@ -397,7 +400,7 @@ def test_data_that_stalls_is_told_by_who_receives_it(monkeypatch: pytest.MonkeyP
     """Where the data does not leave: half of it is never sent."""
     monkeypatch.setattr(probe, "STALL_S", 0.1)  # read by both ends when they have met
 
-    async def half(line: PeerConnection, kind: int, size: int, patience_s: float) -> None:
+    async def half(line: PeerConnection, kind: int, size: int, patience_s: float, **_: bool) -> None:
         async with line._turn(patience_s):
             said = protocol._FRAME.pack(kind, size) + bytes(size // 2)
             await asyncio.get_running_loop().sock_sendall(line._sock, said)

@@ -18,8 +18,9 @@ from preflight.checks.node.limits import Facts, instance
 from preflight.planning import registry
 from tests import made, running
 from tests.faults import ELSEWHERE
+from tests.hosts import cluster, needs_hosts
 from tests.nodes import run_nodes
-from tests.on_hosts import found_each_as
+from tests.on_hosts import found_each_as, ranks_on
 from tests.running import Finished
 
 ONLY = ("--only", "node.limits")
@@ -177,6 +178,41 @@ def test_a_bare_container_is_sound(tmp_path: Path) -> None:
     assert finished.check("node.limits")["findings"] == [], finished.told()
 
 
+# What the kernel keeps for the whole node
+
+
+@needs_hosts
+def test_ephemeral_ports_that_are_few_or_others(tmp_path: Path) -> None:
+    """A host each: few, far fewer than the others have, and others, which is only said."""
+    with cluster(7) as hosts:
+        for host, ports in zip(hosts[1:4], ("40000 40049", "60000 60999", "15000 60999"), strict=True):
+            host.run("sysctl", "-qw", f"net.ipv4.ip_local_port_range={ports}")
+        finished = ranks_on(tmp_path, hosts, *ONLY)
+    found_each_as(finished, "limits_ports", "limits_ports_beside")
+    (info,) = [finding for finding in finished.check("node.limits")["findings"] if finding["severity"] == "info"]
+    row = ELSEWHERE["limits_ports_others"]
+    assert row.is_told_by([info]) and row.says in info["message"] and "'32768 60999'" in info["fix"], finished.told()
+
+
+@needs_mounts
+def test_tables_of_the_kernel_that_are_nearly_full(tmp_path: Path) -> None:
+    """A node each."""
+
+    def over(path: str, text: str) -> str:
+        name = tmp_path / path.rpartition("/")[2]
+        return f"echo {text} >{name} && mount --bind {name} {path}"
+
+    most = int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text())
+    tasks = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    before = {
+        1: over("/proc/sys/net/netfilter/nf_conntrack_count", str(most - 200)),
+        2: over("/proc/sys/fs/file-nr", "799999 0 800500"),
+        3: over("/proc/loadavg", f"'9 9 9 1/{tasks} 9'") + " && " + over("/proc/sys/kernel/pid_max", str(tasks + 60)),
+    }
+    finished = run_nodes(tmp_path, 5, *ONLY, before=before)
+    found_each_as(finished, "limits_conntrack", "limits_file_max", "limits_pid_max")
+
+
 # Made-up facts
 
 
@@ -297,6 +333,59 @@ def test_a_node_with_much_less_than_most_is_named(backend: str) -> None:
     assert found[0]["message"] == text and "ulimit -n 65536" in found[0]["fix"]
 
 
+def kernel(**changed: tuple[int, int] | None) -> Facts:
+    """What the kernel keeps for the node."""
+    usual: dict[str, Any] = {
+        "ports": (32768, 60999), "tracked": (900, 262144), "open_files": (9000, 2**63 - 1), "all_tasks": (900, 32768),
+    }  # fmt: skip
+    return node(kernel={**usual, **changed})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [kernel()] * 128,
+        [node(), kernel()],
+        [kernel(ports=None, tracked=None, open_files=None, all_tasks=None)],
+        [kernel(ports=(32768, 60999)), kernel(ports=(1024, 65535))],  # either may be meant
+        [kernel(ports=(1024, 65535))] * 4,
+        [kernel(tracked=(260000, 262144))],
+        [kernel(all_tasks=(32000, 32768))],
+    ],
+    ids=["128", "not all", "unknown", "two", "all", "some room", "some tasks"],
+)
+def test_what_the_kernel_keeps_is_enough(facts: list[Facts]) -> None:
+    assert judged(dict(enumerate(facts))) == []
+
+
+def test_a_range_of_ports_that_is_another_is_told_and_warned_of_where_it_is_far_smaller() -> None:
+    most = dict.fromkeys(range(3), kernel())
+    (other,) = judged({**most, 3: kernel(ports=(15000, 60999))})
+    assert (other["severity"], other["where"]) == ("info", {"node": "node-3"})
+    (small,) = judged({**most, 3: kernel(ports=(60000, 60999))})
+    assert (small["severity"], small["code"]) == ("warn", "node.limits.ports")
+    (few,) = judged({**most, 3: kernel(ports=(60000, 60099))})
+    assert few["message"] == "100 ephemeral ports (60000-60099), expected at least 512 for 8 ranks"
+
+
+TABLES = [
+    (
+        {"tracked": (262000, 262144)},
+        "conntrack",
+        "144 more connections can be tracked, of 262,144, expected at least 1",
+    ),
+    ({"open_files": (800_000, 800_500)}, "file_max", "500 more files can be opened by all processes of the node"),
+    ({"all_tasks": (32700, 32768)}, "pid_max", "68 more processes and threads can be started on the node, of 32,768"),
+]
+
+
+@pytest.mark.parametrize(("changed", "slug", "says"), TABLES)
+def test_the_node_whose_table_is_nearly_full_is_named(changed: Any, slug: str, says: str) -> None:
+    (found,) = judged({0: kernel(), 1: kernel(**changed), 2: kernel()})
+    assert (found["severity"], found["code"], found["where"]) == ("warn", f"node.limits.{slug}", {"node": "node-1"})
+    assert found["message"].startswith(says) and "{" not in found["fix"], found
+
+
 def test_of_two_nodes_the_one_with_less_is_named_and_of_many_with_little_none() -> None:
     (found,) = judged({0: node(shm_mib=8192, shm_free_mib=8192), 1: node(shm_mib=64, shm_free_mib=64)}, "gloo")
     assert found["where"] == {"node": "node-1"} and "64 MiB, expected about 8,192 as on node-0" in found["message"]
@@ -309,7 +398,8 @@ def test_nodes_with_other_numbers_of_ranks_share_other_amounts() -> None:
 
 
 def test_every_code_is_tested() -> None:
-    assert {low.finds.split()[1] for low in LOW} == set(registry.load(registry.sources()["node.limits"]).codes)
+    tested = {*(low.finds.split()[1] for low in LOW), *(slug for _, slug, _ in TABLES), "ports"}
+    assert tested == set(registry.load(registry.sources()["node.limits"]).codes)
 
 
 def test_the_store_of_a_large_world_wants_more_files() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from preflight.check import Finding, Job, Node, Run
 from preflight.checks.train import checkpoint as check
-from preflight.checks.train.checkpoint import folder, resumed, speed
+from preflight.checks.train.checkpoint import folder, folder_calls, resumed, speed
 from preflight.train_smoke.checkpoint_names import ALONE, CHECKPOINTS, HALF
 
 
@@ -73,6 +73,63 @@ def test_one_fault_in_many_checkpoints_is_told_once() -> None:
     (found,) = _told(saved)
     assert found.message.startswith("fsdp2/dcp into FSDP2: the schedule's step is 0 in")
     assert found.message.endswith("the same with fsdp2/dcp into FSDP2 on half of the ranks and ddp/full into DDP")
+
+
+FOLDER: Any = {
+    "path": "/ck", "made": False, "owner": "", "free": None, "fsync": "", "rename": "", "failed": None, "hang": "",
+    "seen": None, "written": 0, "write_s": 0.0, "read": 0, "read_s": 0.0, "left": "",
+}  # fmt: skip
+WRONG = {"file": "part-0", "offset": 4096, "read": 0x45, "written": 0x41}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wrong", "where", "says"),
+    [
+        (3, {2: WRONG, 3: WRONG}, [{"node": "node-1", "file": "/ck"}],
+         "byte 4,096 of a file in /ck is 0x45 when it is read back, expected 0x41 as it was written (1 bit flipped) on "
+         "rank 2"),
+        (3, {0: WRONG, 2: WRONG, 4: WRONG}, [{"file": "/ck"}], "on rank 0, and so on all 3 nodes"),
+        (1, {1: WRONG}, [{"file": "/ck"}], "(1 bit flipped) on rank 1"),
+        (2, {1: {**WRONG, "read": -1}}, [{"node": "node-0", "file": "/ck"}], "and is not there when it is read back"),
+        (3, {}, [], ""),
+    ],
+    ids=["a node", "all nodes", "the only node", "short", "sound"],
+)  # fmt: skip
+def test_the_medium_is_judged_by_node(
+    nodes: int, wrong: Mapping[int, Any], where: list[dict[str, Any]], says: str
+) -> None:
+    facts: Any = {rank: {**FOLDER, "wrong": wrong.get(rank)} for rank in range(2 * nodes)}
+    found = [*folder.judge(facts, _run(nodes, 2))]
+    assert [finding.where for finding in found] == where
+    assert all(finding.code is folder.CORRUPTS and says in finding.message for finding in found)
+
+
+def test_a_short_or_other_file_is_a_wrong_byte() -> None:
+    data = bytes(range(256)) * 20
+    for read, first in ((data, None), (data[:-1], 5119), (b"\1" + data[1:], 0), (data[:300] + b"\0" + data[301:], 300)):
+        wrong = folder_calls._wrong_byte("/ck/a", 1000, read, data)
+        assert (wrong and wrong["offset"]) == (first if first is None else 1000 + first)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "asked", "severities"),
+    [
+        ({"fsdp2/dcp": resumed.NEEDS_NUMPY}, False, [("info", True)]),
+        ({"fsdp2/dcp": resumed.NEEDS_NUMPY}, True, [("warn", False)]),
+        ({"fsdp2/async": "async_save needs a gloo group besides NCCL's"}, False, []),
+        ({"fsdp2/async": "async_save needs a gloo group besides NCCL's"}, True, [("info", True)]),
+    ],
+)
+def test_what_was_not_made_is_counted(
+    left_out: dict[str, str], asked: bool, severities: list[tuple[str, bool]]
+) -> None:
+    options = {check.FORMS: dict.fromkeys(left_out, ())} if asked else {}
+    job = Job("env", 1, "gloo", (Node("node-0", 0, (0,)),))
+    facts: Any = {
+        0: {"folder": FOLDER, "alone": None, "has_numpy": False, "left_out": left_out, "spread": None, "saved": {}}
+    }
+    found = [*check.judge(facts, Run(job, (0,), {}, options))]
+    assert [(str(finding.severity), finding.not_measured) for finding in found] == severities
 
 
 def test_causes_come_before_consequences() -> None:

@@ -1,5 +1,6 @@
 """The folder of `--checkpoint` on three nodes, of which the second has other mounts; and what stays there."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -113,6 +114,36 @@ def test_a_dead_server(tmp_path: Path) -> None:
     is_told("checkpoint_no_answer", finished, folder)
 
 
+@needs_mounts
+@pytest.mark.parametrize(
+    ("name", "changes", "form"),
+    [
+        ("checkpoint_flips_on_read", {Call.READ: fuse.flipped("")}, "ddp/full"),
+        ("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full"),
+        ("checkpoint_server_flips", {Call.READ: fuse.flipped("")}, "ddp/full"),
+        ("checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full"),
+        ("checkpoint_one_shard_flips", {Call.READ: fuse.flipped("__1_0")}, "fsdp2/dcp"),
+    ],
+)
+def test_a_medium_that_turns_bits_and_no_optimizer(
+    name: str, changes: Mapping[Call, fuse.Change], form: str, tmp_path: Path
+) -> None:
+    """Node 1 has another mount of the same files than the others, unless the row is of all nodes."""
+    folder = made(tmp_path)
+    of_node = "node" in ELSEWHERE[name].culprit
+    words = ("--set", f"train.checkpoint.forms={form}")
+    try:
+        with contextlib.ExitStack() as mounts:
+            sound = mounts.enter_context(fuse.mounted(tmp_path / "sound", changes={} if of_node else changes))
+            second = fuse.mounted(tmp_path / "odd", changes=changes, files=sound.files, folders=sound.within)
+            odd = mounts.enter_context(second)
+            before = {rank: f"mount --bind {(odd if rank == 1 else sound).folder} {folder}" for rank in range(3)}
+            finished = run_with(tmp_path, folder, *words, before=before, serving=[sound, odd])
+    except OSError as error:
+        pytest.skip(f"no file system can be served here: {error}")
+    is_told(name, finished, folder)
+
+
 @pytest.mark.parametrize(
     ("name", "deed", "world"),
     [
@@ -137,7 +168,8 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
 def test_what_cannot_be_removed_and_what_is_not_installed(tmp_path: Path) -> None:
     folder = made(tmp_path)
     words = ("--set", "train.checkpoint.forms=ddp/full,fsdp2/dcp")
-    finished = run_with(tmp_path, folder, *words, own=sick("stays"), world=2, nodes=False)
+    environ = running.without_numpy(sick("stays"))
+    finished = run_with(tmp_path, folder, *words, own=environ, world=2, nodes=False)
     assert [path.name for path in folder.glob(".preflight-*")], finished.told()
     for path in folder.glob(".preflight-*"):
         shutil.rmtree(path)
@@ -147,6 +179,22 @@ def test_what_cannot_be_removed_and_what_is_not_installed(tmp_path: Path) -> Non
         own = [each for each in found if f"{each['severity']} {each['code']}" in row.finds]
         assert row.is_told_by(own) and row.says in own[0]["message"], finished.told()
     assert len(found) == 2, finished.told()
+
+
+def test_forms_that_cannot_be_made_are_no_pass(tmp_path: Path) -> None:
+    """By default, and without NumPy on one rank of two: that fails with --strict, as any skip does."""
+    run = running.Run(tmp_path, 120)
+    words = ["--only", "train.checkpoint", "--strict", "--report", str(tmp_path), "--deadline", "120"]
+    for rank, env in enumerate(running.plain_ranks(2)):
+        run.start_rank(rank, words, running.without_numpy(env) if rank else env, wrap=["env"])
+    finished = run.finish()
+    check = finished.check("train.checkpoint")
+    assert (check["status"], finished.report["verdict"]) == ("skip", "pass"), finished.told()
+    assert finished.exit_codes == [1, 1], finished.told()
+    (found,) = check["findings"]
+    assert found["code"] == "train.checkpoint.no_dcp" and found["not_measured"], finished.told()
+    names = "fsdp2/dcp, fsdp/full and fsdp2/async not made: torch needs NumPy for it, which rank"
+    assert check["skipped"].startswith(f"in part: {names}"), finished.told()
 
 
 @pytest.mark.parametrize(("who", "world"), [("worker", 1), ("supervisors", 2)])

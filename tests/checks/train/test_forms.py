@@ -13,7 +13,7 @@ from tests.faults import train_model
 from tests.faults.row import Fault
 
 HUB = str(Path(__file__).parents[2] / "models" / "hub")
-FOLDERS = (*(str(Path(sys.prefix, name)) for name in ("wrappers", "numpy")), HUB)
+FOLDERS = (str(Path(sys.prefix, "wrappers")), HUB)
 HUB_PATH = "tests/models/hub"
 BARE = {
     "bare:Mlp": "its first layer (batch (4, 8) float32); the loss is made up: the mean square distance of its outputs",

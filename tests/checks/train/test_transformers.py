@@ -10,7 +10,7 @@ from preflight import testing
 from preflight.checks.train import model
 from tests.checks.train import on_ranks
 
-FOLDERS = tuple(str(Path(sys.prefix, name)) for name in ("transformers", "wrappers", "numpy"))
+FOLDERS = tuple(str(Path(sys.prefix, name)) for name in ("transformers", "wrappers"))
 """`pip install --target .venv/transformers transformers`, say."""
 
 

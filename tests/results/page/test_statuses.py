@@ -26,6 +26,12 @@ def test_who_could_not_measure_is_not_blamed_and_not_well() -> None:
     assert table.columns == [["pass", "none", "skip"]]
 
 
+def test_what_was_not_measured_is_a_skip_where_it_is() -> None:
+    part = [made.finding("info", not_measured=True, node="node-1"), made.finding("info", not_measured=True)]
+    table = statuses.build(made.made_report(made.result(*part), on=made.job(1, 1)))
+    assert (table.columns, table.of_job) == ([["pass", "skip"]], ["skip"])
+
+
 def test_a_finding_that_names_no_node_stands_apart_and_waived_ones_and_infos_nowhere() -> None:
     loose = made.result(made.finding(), made.finding("info", node="node-0"))
     table = statuses.build(
