@@ -1,7 +1,7 @@
 """Formats numbers and lists the same way in all reports: "a, b and 4 more", "64 KiB", "40 GB/s", "5 h"."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from preflight.core.rank_ranges import count, ranks
 
@@ -27,28 +27,32 @@ def plain(text: str) -> str:
 
 def rate(bytes_per_s: float) -> str:
     """ "40 GB/s", "312 MB/s": units of 1000, three digits."""
-    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s")):
-        if bytes_per_s >= unit:
-            return f"{_three_digits(bytes_per_s / unit)} {name}"
-    return f"{_three_digits(bytes_per_s / 1e3)} kB/s"
+    return _in_units(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")))
 
 
 def size(of: float) -> str:
     """ "64 KiB", "1.5 GiB": bytes in units of 1024, three digits."""
-    for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if of >= 1024**power:
-            return f"{_three_digits(of / 1024**power)} {name}"
-    return f"{_three_digits(of)} B"
+    return _in_units(of, ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"), (1, "B")))
+
+
+def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """In the largest unit of which it is one or more once it is rounded, else in the last one."""
+    unit, name = next((each for each in units if _rounded(value / each[0]) >= 1), units[-1])
+    return f"{_three_digits(value / unit)} {name}"
 
 
 def duration(seconds: float) -> str:
     """ "12.5 ms", "3.2 s", "40 min", "5 h", "3 days": at least two of a unit; whole numbers from minutes up."""
-    if 0 < seconds < 1:
+    if seconds > 0 and _rounded(seconds) < 1:
         return f"{_three_digits(seconds * 1000)} ms"
     for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.0f} {name}"
     return f"{_three_digits(seconds)} s"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}") if abs(value) < 1 else value
 
 
 def _three_digits(value: float) -> str:

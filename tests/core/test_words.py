@@ -26,6 +26,7 @@ def test_lists_inside_lists_have_other_separators() -> None:
 @pytest.mark.parametrize(
     ("bytes_per_s", "expected"),
     [(0, "0 kB/s"), (1500, "1.5 kB/s"), (1e6, "1 MB/s"), (312.4e6, "312 MB/s"), (39.96e9, "40 GB/s"),
+     (999.5e6, "1 GB/s"), (999.4e6, "999 MB/s"),
      (1234e9, "1,234 GB/s")],
 )  # fmt: skip
 def test_rates(bytes_per_s: float, expected: str) -> None:
@@ -34,7 +35,8 @@ def test_rates(bytes_per_s: float, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1536 * 1024, "1.5 MiB"), (8 << 30, "8 GiB")],
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1024**2 - 1, "1 MiB"),
+     (1000 * 1024, "1,000 KiB"), (1536 * 1024, "1.5 MiB"), (8 << 30, "8 GiB")],
 )  # fmt: skip
 def test_sizes(size: int, expected: str) -> None:
     assert words.size(size) == expected
@@ -42,7 +44,8 @@ def test_sizes(size: int, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0, "0 s"), (0.000123, "0.123 ms"), (0.05, "50 ms"), (1.25, "1.25 s"), (119, "119 s"), (120, "2 min"),
+    [(0, "0 s"), (0.000123, "0.123 ms"), (0.05, "50 ms"),
+     (0.99999, "1 s"), (0.999, "999 ms"), (1.25, "1.25 s"), (119, "119 s"), (120, "2 min"),
      (7199, "120 min"), (7200, "2 h"), (172800, "2 days")],
 )  # fmt: skip
 def test_durations(seconds: float, expected: str) -> None:
