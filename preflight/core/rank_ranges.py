@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+MOST = 1_000_001
+"""Numbers that a text may stand for: a short one could stand for billions."""
+
 
 def to_text(numbers: Iterable[int]) -> str:
     """`{0, 1, 2, 5}` becomes "0-2,5"; nothing becomes ""."""
@@ -16,13 +19,14 @@ def to_text(numbers: Iterable[int]) -> str:
 
 
 def from_text(text: str) -> tuple[int, ...]:
-    """The reverse of `to_text`. Raises ValueError for anything else."""
+    """The reverse of `to_text`. Raises ValueError for anything else, and for more than MOST numbers."""
     numbers: list[int] = []
     for part in text.split(",") if text else []:
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        if not match or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) - int(match[1]) > 10**6:
-            raise ValueError(f"{text!r} is not a list of ranks")
-        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        block = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not block or len(numbers) + len(block) > MOST:
+            raise ValueError(f"{text[:100]!r} is not a list of ranks")
+        numbers.extend(block)
     return tuple(numbers)
 
 

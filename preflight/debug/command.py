@@ -113,8 +113,13 @@ def _made_folder(asked: str | None, named: str) -> str:
 
 
 def _make_private(path: str) -> None:
-    """Raises OSError where another user has made it."""
-    os.makedirs(path, 0o700, exist_ok=True)
+    """Raises OSError where another user has made it. What is made here is ours, whomever a server that maps root calls
+    its owner."""
+    try:
+        os.mkdir(path, 0o700)
+        return
+    except FileExistsError:
+        pass
     about = os.lstat(path)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, f"{path} is another user's")

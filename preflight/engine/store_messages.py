@@ -135,7 +135,8 @@ def foreign(key: str, text: str, expected: str) -> NoReturn:
     if text.startswith(BROKEN):
         raise ForeignWriter(f"{key} holds {why_broken(text)}")
     shown = ascii(text[:SHOWN])
-    raise ForeignWriter(f"{key} holds {shown}{'...' * (len(text) > SHOWN)}, expected {expected}")
+    wanted = "".join(char if char.isprintable() else "?" for char in expected)  # it may quote a foreign key
+    raise ForeignWriter(f"{key} holds {shown}{'...' * (len(text) > SHOWN)}, expected {wanted}")
 
 
 def _no_number(text: str) -> NoReturn:
