@@ -105,7 +105,8 @@ class Rank:
                 signal.signal(number, signal.SIG_IGN)
             except ValueError:  # torch is imported by another thread
                 pass
-            faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
+            # Not all threads: to read the frames of threads that run has crashed a sound rank (beside Triton's).
+            faulthandler.register(number, file=self.stacks, all_threads=False, chain=False)
             if os.environ.get("PYTHONFAULTHANDLER") == OURS:  # a user's own setting: the screen
                 faulthandler.enable(file=self.stacks, all_threads=True)
 

@@ -23,7 +23,7 @@ FATAL = "Fatal Python error: "
 """Before the stacks that faulthandler writes when a signal ends the process."""
 LONGEST = 1 << 22
 """Bytes of a file that are read."""
-_THREAD = re.compile(r"^(?:Current thread|Thread) (?!'s).*$", re.MULTILINE)
+_THREAD = re.compile(r"^(?:(?:Current thread|Thread) (?!'s)|Stack \(most recent call first\)).*$", re.MULTILINE)
 _FRAME = re.compile(r'^ +(?:File "(.+)", line (\d+),? in (.+)|(\S.*) \((.+):(\d+)\))$', re.MULTILINE)
 _RANK_OF_SERVER = re.compile(r"^=== Rank (\d{1,7}): (?:https?://)?([^\s:/]+)\S* ===$", re.MULTILINE)
 _BOTTOMS = ("_worker_loop", "_bootstrap")
