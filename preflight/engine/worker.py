@@ -151,6 +151,7 @@ def _own_path(order: Mapping[str, Any], orders: Orders) -> str:
 
 
 def _as_answer(measured: object, orders: Orders) -> dict[str, str]:
+    facts.to_text(measured)  # what is too large is refused before it is searched for secrets, which takes seconds
     text = facts.to_text(orders.scrub.value(measured))
     return {"facts": facts.content_hash(text), "text": text}
 
