@@ -216,8 +216,9 @@ def test_the_guide_shows_a_row_that_fits() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
     (row,) = tomllib.loads(text)["signature"]
     known = failure_book.signature(row, "docs")
-    failure_book.check(KNOWN.causes, [*KNOWN.signatures, known])
-    again = Book(KNOWN.causes, [*KNOWN.signatures, known])
+    rows = [known, *(row for row in KNOWN.signatures if row.name != known.name)]  # who tries the guide has it here, too
+    failure_book.check(KNOWN.causes, rows)
+    again = Book(KNOWN.causes, rows)
     assert names(again.matches(Line(text=known.example))) >= {known.name}
     assert known.name not in names(again.matches(Line(text=known.near_miss)))
     assert guide.count(known.example) == 3, "the log, the row, and what explain prints"
