@@ -103,3 +103,65 @@ def test_every_test_that_the_makefile_names_is_there(target: str) -> None:
     named = {word.partition("::")[0].rstrip(".") for word in printed.split() if word.startswith("tests/")}
     assert len(named) > 10
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def anchors(page: str) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Links in the prose of a page to files and headings of this repository that are not there."""
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^()\s]+)\)", prose):
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        if name.startswith(("http:", "https:")):
+            continue
+        if not linked.exists() or (anchor and anchor not in anchors(linked.read_text())):
+            yield f"{page.name}: {target}"
+
+
+def test_every_link_leads_to_a_page_and_a_heading_that_are_there() -> None:
+    pages = [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+    assert [link for page in pages for link in broken_links(page)] == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# N nodes out of N + k\n")
+    page = tmp_path / "a.md"
+    page.write_text("[1](b.md#n-nodes-out-of-n--k) [2](https://example.org/x) `[3](c.md)`\n")
+    assert list(broken_links(page)) == []
+    page.write_text("[1](b.md#n-nodes) [2](c.md)\n")
+    assert len(list(broken_links(page))) == 2
+
+
+RELEASE_FILES = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"])
+
+
+def make_targets(text: str) -> set[str]:
+    """Those of all commands `make TARGET ...`, without what comments say."""
+    code = re.sub(r"#.*", "", text)
+    return {word for words in re.findall(r"\bmake((?: +[a-z][\w-]*(?=[\s`]|$))+)", code) for word in words.split()}
+
+
+def test_every_target_of_make_that_a_page_or_a_workflow_names_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    there = {word for line in re.findall(r"^([a-z][\w -]*):", makefile, re.MULTILINE) for word in line.split()}
+    named = {target for page in PAGES for code in code_of(page.read_text()) for target in make_targets(code)}
+    named |= {target for path in RELEASE_FILES for line in commands_of(path) for target in make_targets(line)}
+    assert len(RELEASE_FILES) > 5 and len(named) > 10
+    assert named - there == set()
+
+
+def commands_of(path: Path) -> Iterator[str]:
+    """Lines of a workflow or of a hook that run a command."""
+    return (line for line in path.read_text().splitlines() if re.search(r"\b(?:run|entry): ", line))
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 100
+    first = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)[0]
+    assert [line.partition("#")[0].strip() for line in first.splitlines()] == ["make preflight", "make test"]

@@ -268,7 +268,7 @@ def test_the_configuration_is_valid(tmp_path: Path) -> None:
 def test_the_guide_can_be_followed(bin_folder: Path, tmp_path: Path) -> None:
     """Its commands, as they stand, in a folder that holds its files."""
     folder = shutil.copytree(EXAMPLES / "check", tmp_path / "new", ignore=shutil.ignore_patterns("__pycache__"))
-    guide = (running.ROOT / "docs" / "writing-a-check.md").read_text()
+    guide = "\n".join((running.ROOT / "docs" / name).read_text() for name in ("writing-a-check.md", "probe.md"))
     (tmp_path / "guide.sh").write_text("".join(re.findall(r"```bash\n(.*?)```", guide, re.S)))
     done = bash(tmp_path / "guide.sh", cwd=folder, env=running.environment(PATH=f"{bin_folder}:/usr/bin:/bin"))
     for line in ("PASS  plugin.data_folder", "[plugin.data_folder.missing]", "6 passed", "7 passed"):

@@ -1,10 +1,12 @@
 """What preflight knows of logs, row by row: each signature fits its own example, and not its near miss."""
 
 import itertools
+import re
 import string
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from preflight.explain.read.reader import Reader
 from preflight.failure_book import book as failure_book
 from preflight.failure_book.book import Book, Match, Signature, book
 from preflight.failure_book.line import Line
+from tests.sizes import ROOT
 
 KNOWN = book()
 DIAGNOSED = ("cause", "failure", "fallout")
@@ -205,3 +208,18 @@ def test_comm_init_compiles_only_its_own_rows() -> None:
         "assert not book.book.cache_info().currsize\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_guide_shows_a_row_that_fits() -> None:
+    """docs/writing-a-signature.md: its row is sound, and its log has the row's example."""
+    guide = (ROOT / "docs" / "writing-a-signature.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    (row,) = tomllib.loads(text)["signature"]
+    known = failure_book.signature(row, "docs")
+    rows = [known, *(row for row in KNOWN.signatures if row.name != known.name)]  # who tries the guide has it here, too
+    failure_book.check(KNOWN.causes, rows)
+    again = Book(KNOWN.causes, rows)
+    assert names(again.matches(Line(text=known.example))) >= {known.name}
+    assert known.name not in names(again.matches(Line(text=known.near_miss)))
+    assert guide.count(known.example) == 3, "the log, the row, and what explain prints"
+    assert all(f"`{field}`" in guide for field in Signature.__annotations__), "each field is explained"
