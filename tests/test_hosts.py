@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
 
 
-def two_ranks_on_each(folder: Path, hosts: Sequence[Host], *arguments: str, served: bool = False) -> Finished:
+def two_ranks_on_each(
+    folder: Path, hosts: Sequence[Host], *arguments: str, served: bool = False, deadline_s: float = 60
+) -> Finished:
     """Plain ranks: where it is not torchrun that is tested. `served`: by a store of the first host's own."""
     places = [
         {"NODE_RANK": str(node), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "2"}
@@ -25,7 +27,7 @@ def two_ranks_on_each(folder: Path, hosts: Sequence[Host], *arguments: str, serv
         for local in range(2)
     ]
     ranks = [host for host in hosts for _ in range(2)]
-    return ranks_on(folder, ranks, *arguments, environ=places, served=served)
+    return ranks_on(folder, ranks, *arguments, environ=places, served=served, deadline_s=deadline_s)
 
 
 @pytest.mark.more
@@ -61,7 +63,7 @@ def test_two_hosts_are_sound(two: list[Host], tmp_path: Path) -> None:
         "train.compile",
         "train.expert",
     )  # of training train.ddp shows that it works over hosts
-    finished = two_ranks_on_each(tmp_path, two, "--all", *running.SMALL, "--skip", ",".join(here))
+    finished = two_ranks_on_each(tmp_path, two, "--all", *running.SMALL, "--skip", ",".join(here), deadline_s=120)
     is_silent(finished, 4, set(registry.BUILT_IN) - set(here))
     nodes = finished.report["job"]["nodes"]
     assert sorted(node["node"] for node in nodes) == ["host-a", "host-b"], finished.told()
