@@ -30,9 +30,10 @@ def test_the_file_stands_in_for_options_and_waivers_are_seen(tmp_path: Path) -> 
     assert (leftover["code"], leftover["severity"]) == ("env.variables.leftover", "fail"), told
     assert (waived["code"], waived["waived"]["reason"]) == ("env.variables.differs", "ticket 7"), told
     assert "1 finding waived" in finished.output and finished.exit_codes == [1, 1, 1], told
-    path.write_text(RULES.replace('"fail"', '"info"'))
+    path.write_text(RULES.replace('"fail"', '"info"').replace("variables.differs", "variables.unlike"))
     eased = running.run_ranks(tmp_path, ranks, "--config", str(path))
     assert (eased.report["verdict"], eased.exit_codes) == ("pass", [0, 0, 0]), eased.told()
+    assert eased.output.count("env.variables.unlike is now env.variables.differs") == 1
 
 
 @pytest.mark.more

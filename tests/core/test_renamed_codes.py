@@ -1,10 +1,12 @@
+import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from preflight.checkpoint import codes as of_checkpoint
-from preflight.cli import main
+from preflight.cli import main, running
 from preflight.core import renamed_codes
 from preflight.core.finding import OWN_SLUGS, RUN, RUN_SLUGS, Reported
 from preflight.core.renamed_codes import RENAMED, RENAMED_UNDER_EVERY_CHECK
@@ -18,7 +20,7 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 def all_codes() -> set[str]:
     checks = [registry.load(source) for source in registry.sources().values() if source.kind == "builtin"]
     by_command = {of_rendezvous.FAMILY: of_rendezvous.by_slug(), of_checkpoint.FAMILY: of_checkpoint.by_slug()}
-    families = {**{check.id: check.codes for check in checks}, **by_command, RUN: RUN_SLUGS}
+    families: dict[str, Iterable[str]] = {**{check.id: check.codes for check in checks}, **by_command, RUN: RUN_SLUGS}
     return {f"{family}.{slug}" for family, slugs in families.items() for slug in slugs}
 
 
@@ -69,3 +71,16 @@ def test_an_earlier_report_is_read_with_the_names_of_today() -> None:
     policy = Policy.from_json({"severities": {"net.mesh.far": "info"}, "waivers": [waiver]})
     assert policy.severities == {"net.mesh.high_latency": "info"}
     assert policy.waivers == (Waiver("env.launch.differs", "2026-12-31", "ticket 7"),)
+
+
+@pytest.mark.process
+def test_a_config_with_old_names_works_and_gives_the_new_ones(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "preflight.toml"
+    path.write_text("severity.net.mesh.far = 'info'\nseverity.env.launch.differs = 'warn'\n")
+    options = argparse.Namespace(config=str(path), plugin=[], set=[])
+    policy, _ = running.configured(options)
+    assert policy and policy.severities == {"net.mesh.high_latency": "info", "env.launch.differs": "warn"}
+    running.say_new_names(options)
+    assert capfd.readouterr().err == f"preflight: {path}: net.mesh.far is now net.mesh.high_latency\n"
