@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from preflight.checks.train.shared import divergence, gradient_exchange, multiples
 from preflight.checks.train.shared.divergence import CLEARLY
 from preflight.checks.train.shared.variant import Case, Meaning, blamed, named, parameter_of, unblamed
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Curve
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Curve
 
 
 def of(case: Case) -> Iterator[Meaning]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import QUANTITIES, SCALES, WHOLE, Apart, Curve, Limits, Moment, Number
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import QUANTITIES, SCALES, WHOLE, Apart, Curve, Limits, Moment, Number
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.collectives import Made
-    from preflight.train_smoke.replicas import Replicas
+    from preflight.train_smoke.trainer.collectives import Made
+    from preflight.train_smoke.trainer.replicas import Replicas
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -8,8 +8,8 @@ from typing import Literal
 from preflight.check import Vote, ranges, vote
 from preflight.checks.train.shared.divergence import CurvePlace, Point, TrainingPair
 from preflight.checks.train.shared.variant import Kind, Meaning
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Limits, Number, Spread
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Limits, Number, Spread
 
 STEADY = 0.1
 """How far roundings alone may move a curve or the first gradient: 8 times that, the limit, is about the value itself.

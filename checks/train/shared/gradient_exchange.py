@@ -7,8 +7,8 @@ from preflight.check import ranges
 from preflight.checks.train.shared import collectives, divergence, multiples
 from preflight.checks.train.shared.divergence import CLEARLY, TrainingPair
 from preflight.checks.train.shared.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Curve, Quantity
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Curve, Quantity
 
 ONE_RANKS = 0.99
 """If a rank's own gradient explains this share of a difference (of its square), the rank is the cause: a difference of

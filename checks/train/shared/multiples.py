@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 
 from preflight.checks.train.shared.divergence import TrainingPair
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import SAME, Number
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import SAME, Number
 
 TIMES = {
     "microbatches": "their losses were added up instead of averaged",

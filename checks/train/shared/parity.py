@@ -29,12 +29,12 @@ from preflight.checks.train.shared import diagnosis, divergence, expected, repli
 from preflight.checks.train.shared.divergence import TrainingPair
 from preflight.checks.train.shared.structure import MODEL_CHANGED
 from preflight.checks.train.shared.variant import Case, Meaning
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Limits, Spread
-from preflight.train_smoke.names import ON_REQUEST, PLAIN, STRATEGIES
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Limits, Spread
+from preflight.train_smoke.trainer.names import ON_REQUEST, PLAIN, STRATEGIES
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Compared, Facts
+    from preflight.train_smoke.strategies.training import Compared, Facts
 
 NOT_FINITE = Code(
     "A loss or a gradient is NaN or infinite.",
@@ -148,8 +148,9 @@ def variants_of(strategy: str) -> Option[tuple[str, ...]]:
 
 def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "Facts":
     """Runs the variants that the option names; by default the plain one, at level full all."""
-    from preflight.train_smoke import strategies, task
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.trainer import task
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     known = STRATEGIES[strategy]
     names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else _unasked(strategy))
@@ -159,7 +160,7 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     ranks = len(ctx.members)
     built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
     setting = StrategySetting(group, ctx.device, ranks, ctx.part, per_node(ctx.job, ctx.members))
-    facts = strategies.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
+    facts = training.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
         raise Skip(unfit.in_words(reasons))

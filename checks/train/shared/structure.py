@@ -9,8 +9,8 @@ from preflight.checks.train.shared.divergence import CurvePlace, Point
 from preflight.checks.train.shared.variant import Meaning
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Facts
-    from preflight.train_smoke.structure import Changed
+    from preflight.train_smoke.strategies.training import Facts
+    from preflight.train_smoke.trainer.structure import Changed
 
 MODEL_CHANGED = Code(
     "Wrapping by the strategy changes the model's parameters: untied, lost, frozen, duplicated or missing.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from preflight.check import Code, Finding, Option, Run, words
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Facts
+    from preflight.train_smoke.strategies.training import Facts
 
 UNFIT = Code(
     "A variant that was asked for cannot run here.",

@@ -6,8 +6,8 @@ from typing import Literal
 
 from preflight.check import ranges
 from preflight.checks.train.shared.divergence import Divergence, Point, TrainingPair
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Furthest, Limits
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Furthest, Limits
 
 Kind = Literal[
     "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
