@@ -33,7 +33,7 @@ from preflight.check import (
     ranges,
     vote,
 )
-from preflight.checks.train.shared import divergence
+from preflight.checks.train.shared.parity import divergence
 from preflight.train_smoke.trainer import bit_equality, compare
 from preflight.train_smoke.trainer.bit_equality import Bits
 from preflight.train_smoke.trainer.compare import Limits, Spread

@@ -8,7 +8,8 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import hybrid, pp, tp
-from preflight.checks.train.shared import multiples, parity
+from preflight.checks.train.shared import parity
+from preflight.checks.train.shared.parity import multiples
 from preflight.train_smoke.trainer.compare import Number
 from tests.checks.train.made_trainings import apart, measured, sound, spoil
 

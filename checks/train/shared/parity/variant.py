@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from preflight.check import ranges
-from preflight.checks.train.shared.divergence import Divergence, Point, TrainingPair
+from preflight.checks.train.shared.parity.divergence import Divergence, Point, TrainingPair
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Furthest, Limits
 
@@ -13,7 +13,7 @@ Kind = Literal[
     "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
     "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed", "missing_collective", "wrong_gradient",
 ]  # fmt: skip
-"""Slugs of the codes in parity.py and model_parallel.py."""
+"""Slugs of the codes of parity and model_parallel."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from preflight.check import ranges
-from preflight.checks.train.shared import collectives, divergence, multiples
-from preflight.checks.train.shared.divergence import CLEARLY, TrainingPair
-from preflight.checks.train.shared.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
+from preflight.checks.train.shared.parity import collectives, divergence, multiples
+from preflight.checks.train.shared.parity.divergence import CLEARLY, TrainingPair
+from preflight.checks.train.shared.parity.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Curve, Quantity
 

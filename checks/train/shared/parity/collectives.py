@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from preflight.check import ranges
-from preflight.checks.train.shared.divergence import TrainingPair
+from preflight.checks.train.shared.parity.divergence import TrainingPair
 
 
 def missing(pairs: Mapping[int, TrainingPair]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from preflight.check import Vote, ranges, vote
-from preflight.checks.train.shared.divergence import CurvePlace, Point, TrainingPair
-from preflight.checks.train.shared.variant import Kind, Meaning
+from preflight.checks.train.shared.parity.divergence import CurvePlace, Point, TrainingPair
+from preflight.checks.train.shared.parity.variant import Kind, Meaning
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Limits, Number, Spread
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from preflight.check import Code, ranges
-from preflight.checks.train.shared.divergence import CurvePlace, Point
-from preflight.checks.train.shared.variant import Meaning
+from preflight.checks.train.shared.parity.divergence import CurvePlace, Point
+from preflight.checks.train.shared.parity.variant import Meaning
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies.training import Facts

@@ -3,9 +3,9 @@
 import bisect
 from collections.abc import Iterator
 
-from preflight.checks.train.shared import divergence, gradient_exchange, multiples
-from preflight.checks.train.shared.divergence import CLEARLY
-from preflight.checks.train.shared.variant import Case, Meaning, blamed, named, parameter_of, unblamed
+from preflight.checks.train.shared.parity import divergence, gradient_exchange, multiples
+from preflight.checks.train.shared.parity.divergence import CLEARLY
+from preflight.checks.train.shared.parity.variant import Case, Meaning, blamed, named, parameter_of, unblamed
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Curve
 

@@ -1,5 +1,8 @@
 """Shared by the strategies' checks: which variants run, whether they train like training alone, and a summary.
 
+`divergence` finds the first value that differs, `diagnosis` and `gradient_exchange` say what it means, and `variant`
+which ranks to name. Before any number `structure` judges what wrapping changed, `expected` the trainings alone.
+
 A variant is compared with training alone by the same recipe, on the same rank and so the same hardware. The tolerance
 is measured: 8 times the distance that this hardware's own roundings cause in training alone (see compare.py), of the
 median rank; in float32 at least 2e-5.
@@ -25,10 +28,10 @@ from preflight.check import (
     option,
     ranges,
 )
-from preflight.checks.train.shared import diagnosis, divergence, expected, replicas, structure, unfit
-from preflight.checks.train.shared.divergence import TrainingPair
-from preflight.checks.train.shared.structure import MODEL_CHANGED
-from preflight.checks.train.shared.variant import Case, Meaning
+from preflight.checks.train.shared.parity import diagnosis, divergence, expected, replicas, structure, unfit
+from preflight.checks.train.shared.parity.divergence import TrainingPair
+from preflight.checks.train.shared.parity.structure import MODEL_CHANGED
+from preflight.checks.train.shared.parity.variant import Case, Meaning
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Limits, Spread
 from preflight.train_smoke.trainer.names import ON_REQUEST, PLAIN, STRATEGIES

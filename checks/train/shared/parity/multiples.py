@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from preflight.checks.train.shared.divergence import TrainingPair
+from preflight.checks.train.shared.parity.divergence import TrainingPair
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import SAME, Number
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from preflight.check import ranges
-from preflight.checks.train.shared.divergence import CurvePlace, Point, TrainingPair
-from preflight.checks.train.shared.variant import Meaning
+from preflight.checks.train.shared.parity.divergence import CurvePlace, Point, TrainingPair
+from preflight.checks.train.shared.parity.variant import Meaning
 
 EQUAL_BITS = "equal bits"
 
