@@ -53,7 +53,8 @@ def lines() -> Iterator[tuple[str, str, int]]:
 @pytest.fixture(scope="module")
 def afterwards(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
     """By name, the severities above info of what `explain` finds in a log of that line."""
-    folder, inputs = tmp_path_factory.mktemp("logs"), []
+    folder = tmp_path_factory.mktemp("logs")
+    inputs: list[Input] = []
     for number, (name, line, times) in enumerate(lines()):
         (folder / str(number)).write_text(f"{line}\n" * times)
         inputs.append(Input(str(folder / str(number)), name, "log"))
