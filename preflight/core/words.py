@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from preflight.core.rank_ranges import count, ranks
 
-__all__ = ["count", "duration", "plain", "ranks", "rate", "size", "some"]
+__all__ = ["count", "duration", "plain", "printable", "ranks", "rate", "size", "some"]
 
 
 def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: str = " and ") -> str:
@@ -18,6 +18,11 @@ def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: st
     if len(listed) > most + 1:
         return f"{separator.join(listed[:most])}{separator.strip(', ')} and {len(listed) - most:,} more"
     return last.join(filter(None, (separator.join(listed[:-1]), *listed[-1:])))
+
+
+def printable(text: str) -> str:
+    """Like `plain`, for what belongs into one line."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def plain(text: str) -> str:

@@ -6,13 +6,15 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from preflight.core import words
+
 SIZE = 4096
 _HEADER = struct.Struct("=II")  # sequence (odd while being written), length
 
 
-def _cut(words: list[str], size: int) -> str:
-    """The words joined and cut to `size` bytes of UTF-8, without control characters, which JSON would inflate."""
-    text = "".join(char if char.isprintable() else "?" for char in " ".join(words)[:size])
+def _cut(parts: list[str], size: int) -> str:
+    """The parts joined and cut to `size` bytes of UTF-8, without control characters, which JSON would inflate."""
+    text = words.printable(" ".join(parts)[:size])
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 

@@ -1,7 +1,6 @@
 """Who am I? The one module that reads RANK and related variables."""
 
 import hashlib
-import ipaddress
 import os
 import re
 import socket
@@ -15,7 +14,7 @@ from preflight.engine.job_owner import JobOwner
 from preflight.engine.machine_id import machine_id
 from preflight.engine.rank_layout import RankLayout
 from preflight.sdk import addresses
-from preflight.sdk.addresses import Address
+from preflight.sdk.addresses import Address, is_address
 from preflight.sdk.files import read as read_file
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -223,13 +222,13 @@ def host_problem(text: str) -> str:
     blank. torch takes it as it is, so that a space makes it a name that nobody has. Names are held against RFC 1123,
     with "_" and letters of other scripts, which resolvers take, too."""
     host = text.strip()
-    if not host or _is_address(text) or (len(text) <= 253 and re.fullmatch(r"([\w-]{1,63}\.)*[\w-]{1,63}\.?", text)):
+    if not host or is_address(text) or (len(text) <= 253 and re.fullmatch(r"([\w-]{1,63}\.)*[\w-]{1,63}\.?", text)):
         return ""
     if any(character.isspace() for character in text):
         return f"is {text!r}, expected a host name or an address without spaces"
     if "://" in host:
         return f"is {text!r}, a URL, expected a host name or an address"
-    if host.startswith("[") and _is_address(host[1:].partition("]")[0]):
+    if host.startswith("[") and is_address(host[1:].partition("]")[0]):
         rest = host.partition("]")[2]
         port = f", and the port ({rest[1:]}) in MASTER_PORT" if rest else ""
         return f"is {text!r}, expected the IPv6 address without brackets{port}"
@@ -237,14 +236,6 @@ def host_problem(text: str) -> str:
     if name and ":" not in name and port.isdecimal():
         return f"is {text!r}, with a port, expected the host alone; the port goes into MASTER_PORT"
     return f"is {text!r}, not a host name or an address"
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _node_key(node_rank: int | None) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from preflight.core import words
 from preflight.sdk.files import read, stat_of
 
 MPI_JOBS = ("PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID")
@@ -105,15 +106,11 @@ def from_json(data: Any) -> JobOwner | None:
     }  # fmt: skip
     if not isinstance(data, dict) or not all(isinstance(data.get(name), kind) for name, kind in kinds.items()):
         return None
-    text = {name: _printable(data[name]) for name in ("kind", "id", "node", "launcher")}
+    text = {name: words.printable(data[name][:LONGEST]) for name in ("kind", "id", "node", "launcher")}
     return {
         "kind": text["kind"], "id": text["id"], "rank": data["rank"], "pid": data["pid"], "node": text["node"],
         "launcher": text["launcher"],
     }  # fmt: skip
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text[:LONGEST])
 
 
 def process_key(pid: int) -> str:

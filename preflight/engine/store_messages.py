@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from preflight.core import facts, rank_ranges
+from preflight.core import facts, rank_ranges, words
 from preflight.core.job import Job
 from preflight.core.outcome import KINDS, SLUGS
 from preflight.engine.identity import MOST_RANKS
@@ -135,7 +135,7 @@ def foreign(key: str, text: str, expected: str) -> NoReturn:
     if text.startswith(BROKEN):
         raise ForeignWriter(f"{key} holds {why_broken(text)}")
     shown = ascii(text[:SHOWN])
-    wanted = "".join(char if char.isprintable() else "?" for char in expected)  # it may quote a foreign key
+    wanted = words.printable(expected)  # it may quote a foreign key
     raise ForeignWriter(f"{key} holds {shown}{'...' * (len(text) > SHOWN)}, expected {wanted}")
 
 

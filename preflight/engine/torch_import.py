@@ -150,7 +150,6 @@ def _guarded(loop: EventLoop, start: float, say: Callable[[str], None]) -> Itera
     try:
         guard = os.fork()
     except OSError:  # then the kernel's timer ends it, without a word
-        guard = 0
         os.close(lifeline)
         os.close(end)
         yield

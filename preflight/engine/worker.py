@@ -151,8 +151,9 @@ def _own_path(order: Mapping[str, Any], orders: Orders) -> str:
 
 
 def _as_answer(measured: object, orders: Orders) -> dict[str, str]:
-    facts.to_text(measured)  # what is too large is refused before it is searched for secrets, which takes seconds
-    text = facts.to_text(orders.scrub.value(measured))
+    text = facts.to_text(measured)  # refuses what is too large before seconds of searching it for secrets
+    if (cleaned := orders.scrub.value(measured)) != measured:
+        text = facts.to_text(cleaned)
     return {"facts": facts.content_hash(text), "text": text}
 
 

@@ -224,14 +224,7 @@ def _finding(cause: Candidate, scrub: Scrubber) -> Reported:
         evidence={
             "confidence": cause.confidence,
             **({"seen_at": dict(cause.seen_at)} if cause.seen_at else {}),
-            "lines": [
-                {
-                    "file": line.file,
-                    "line": line.number,
-                    "text": console.cut(scrub.text(line.raw.strip()), console.QUOTED),
-                }
-                for line in cause.lines
-            ],
+            "lines": [{"file": line.file, "line": line.number, "text": _quote(line, scrub)} for line in cause.lines],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
         fix=cause.fix,

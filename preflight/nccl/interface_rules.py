@@ -17,7 +17,7 @@ from typing import TypedDict
 from preflight.nccl import config_files
 from preflight.nccl import version as nccl_version
 from preflight.sdk import addresses, tcp
-from preflight.sdk.addresses import Address
+from preflight.sdk.addresses import Address, is_address
 
 Resolver = Callable[[str], str | None]
 """The first address of a name; None if it has none or is not resolved in time."""
@@ -108,22 +108,14 @@ def takes(names: str, interface: str) -> bool:
 def _in_subnet(entries: Sequence[Address], meeting: str, resolver: Resolver) -> list[Chosen]:
     """The first address in the subnet of NCCL_COMM_ID, even of an interface that is down."""
     name = meeting[1:].partition("]")[0] if meeting.startswith("[") else meeting.partition(":")[0]
-    text = name if _is_address(name) else resolver(name)
-    if not text or not _is_address(text):
+    text = name if is_address(name) else resolver(name)
+    if not text or not is_address(text):
         return []
     there = ipaddress.ip_address(text.partition("%")[0])
     for entry in entries:
         if entry.text and there in ipaddress.ip_network((entry.text, entry.prefix), strict=False):
             return [{"interface": entry.interface, "address": entry.text}]
     return []
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 # gloo

@@ -25,6 +25,15 @@ class Address(NamedTuple):
     """Length of the subnet prefix in bits."""
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is an address of IPv4 or IPv6, and no name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 ENTRY = struct.Struct("@PPIPPPP")
 """struct ifaddrs: next, name, flags, address, netmask, and two that are not read."""
 

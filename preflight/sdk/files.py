@@ -39,9 +39,9 @@ def state_of(pid: int | str) -> str:
 def settled_state_of(pid: int | str) -> str:
     """`state_of`, with D only for a process that has been in one uninterruptible sleep for STUCK_S, and S for one that
     moves on: each read of a busy disk is a short D."""
-    end, before = time.monotonic() + STUCK_S, _sleeps(pid)
+    end, before = time.monotonic() + STUCK_S, sleeps(pid)
     while (state := state_of(pid)) == "D":
-        if _sleeps(pid) != before:
+        if sleeps(pid) != before:
             return "S"
         if time.monotonic() > end:
             break
@@ -49,9 +49,9 @@ def settled_state_of(pid: int | str) -> str:
     return state
 
 
-def _sleeps(pid: int | str) -> str:
-    """How often it has gone to sleep, as a line of proc(5)'s status."""
-    return next((line for line in read(f"/proc/{pid}/status").splitlines() if line.startswith("voluntary_ctxt")), "")
+def sleeps(pid: int | str) -> str:
+    """How often it has gone to sleep, or was sent to: lines of proc(5)'s status."""
+    return " ".join(line for line in read(f"/proc/{pid}/status").splitlines() if "ctxt_switches" in line)
 
 
 def core_wait_s() -> float:

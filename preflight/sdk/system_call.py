@@ -8,7 +8,8 @@ files.
 import os
 from typing import NamedTuple
 
-from preflight.sdk.files import read, state_of
+from preflight.core import words
+from preflight.sdk.files import read, sleeps, state_of
 
 BY_PATH = {
     "x86_64": {
@@ -63,10 +64,8 @@ TO_DO = "see whether it is mounted and its server is up (mount, dmesg), then run
 
 def not_answered(path: str, seconds: float, call: str = "") -> str:
     """The sentence about a path that was waited for in vain."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in path)
-    return (
-        f"{shown or 'a path'}: its file system has not answered for {seconds:.0f} s{f' ({call})' * bool(call)}; {TO_DO}"
-    )
+    shown, in_call = words.printable(path) or "a path", f" ({call})" if call else ""
+    return f"{shown}: its file system has not answered for {seconds:.0f} s{in_call}; {TO_DO}"
 
 
 class FileWait(NamedTuple):
@@ -99,7 +98,7 @@ def wait_of(pid: int | str, machine: str = os.uname().machine) -> FileWait | Non
     if number == "running":
         return None
     if number == "-1":  # no call: a page of a mapped file is read
-        return FileWait("page fault", MAPPED, f"{text} {_switches(pid)}") if state == "D" else None
+        return FileWait("page fault", MAPPED, f"{text} {sleeps(pid)}") if state == "D" else None
     return _in_call(pid, text, int(number), [int(argument, 16) for argument in arguments], machine)
 
 
@@ -121,7 +120,7 @@ def _in_call(pid: int | str, text: str, number: int, arguments: list[int], machi
         return None
     moved = [text, read(f"/proc/{pid}/io"), read(f"/proc/{pid}/fdinfo/{arguments[0]}")]
     if name.startswith("getdents"):  # of a long list, in which no byte is counted
-        moved.append(_switches(pid))
+        moved.append(sleeps(pid))
     return FileWait(name, path, " ".join(moved))
 
 
@@ -129,12 +128,7 @@ def _by_wait_channel(pid: int | str) -> FileWait | None:
     channel = read(f"/proc/{pid}/wchan").strip("0")
     if not channel or any(part in channel for part in NOT_FOR_FILES):
         return None
-    return FileWait(channel, "", f"{channel} {_switches(pid)}")
-
-
-def _switches(pid: int | str) -> str:
-    """How often it has gone to sleep."""
-    return " ".join(line for line in read(f"/proc/{pid}/status").splitlines() if "ctxt_switches" in line)
+    return FileWait(channel, "", f"{channel} {sleeps(pid)}")
 
 
 def _text_at(pid: int | str, address: int) -> str:

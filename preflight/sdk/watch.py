@@ -96,7 +96,6 @@ def _end_as(pid: int, relays: list[Relay]) -> None:
         os._exit(code)
     if -code in PASSED:  # the shell is told by which signal
         signal.signal(-code, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
         os.kill(os.getpid(), -code)
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     _say(f"preflight: its process was ended by {how} (dmesg tells if memory ran out), so there is no answer\n")

@@ -30,29 +30,30 @@ _LOOK = (
     "On {node}: nvidia-smi nvlink -s, nvidia-smi nvlink -e (errors), nvidia-smi topo -m, nvidia-smi -q -d PERFORMANCE "
     "(throttled), top (other processes)"
 )
+_SEE = ("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers")
 SLOW_NODE = Code(
     "A node is slower by itself than the others.",
     fix=f"{_LOOK}; exclude it until fixed.",
     action=Action.RESTART_JOB,
-    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
+    see=_SEE,
 )
 SLOW_GPU = Code(
     "A rank's GPU is slow with all others on its node.",
     fix=f"{_LOOK}; it is the GPU of local rank {{local_rank}}.",
     action=Action.RESTART_JOB,
-    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
+    see=_SEE,
 )
 SLOW_PAIR = Code(
     "Two GPUs of a node are slow with each other.",
     fix=f"{_LOOK}; nvidia-smi topo -p2p r.",
     action=Action.RESTART_JOB,
-    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
+    see=_SEE,
 )
 UNLIKE = Code(
     "One of two nodes is slower, even by itself.",
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
     action=Action.NONE,
-    see=("gpu.nvlink", "gpu.pcie", "gpu.topology", "gpu.health", "gpu.released", "node.limits", "node.leftovers"),
+    see=_SEE,
 )
 _LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; exclude it until fixed."
 BUDGET_S = 1.5

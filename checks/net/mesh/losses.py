@@ -22,8 +22,6 @@ LOSS = Code(
     "then look for what drops at random: policers (tc -s qdisc), rules (iptables -vnL), full tables (conntrack -S).",
     action=Action.NONE,
 )
-
-
 _AGAIN = "Run it again with more time: --only net.mesh --deadline 300."
 
 
