@@ -13,6 +13,8 @@ ROOMS = ("core", "sdk", "nccl", "failure_book", "planning", "hangs", "results", 
          "rendezvous", "checkpoint", "debug", "cluster", "cli")  # fmt: skip
 """A room imports from itself and from those to its left. Beside them stand errors (imported by all, imports nothing),
 check (what checks may use of core and sdk), and testing (for authors of checks)."""
+ROOMS_OF_TRAINING = (("trainer",), ("strategies",), ("checkpoint", "speed", "user"))
+"""Those of train_smoke. A room imports from itself and from those before it; `command` and `__main__` from all."""
 OF_CHECKS = ("preflight.check", "preflight.nccl", "preflight.sdk")
 """What every check may import, beside its own package and its family's shared."""
 
@@ -45,6 +47,16 @@ def no_room_to_the_left(path: str, name: str) -> bool:
     return top in ROOMS and ROOMS.index(top) > ROOMS.index(room)
 
 
+def no_later_room_of_training(path: str, name: str) -> bool:
+    folder, room, *_ = [*path.removesuffix(".py").split("/"), ""]
+    if folder != "train_smoke" or not _is_in(name, "preflight.train_smoke"):
+        return False
+    imported_room = [*name.split("."), "", ""][2]
+    places = {known: place for place, rooms in enumerate(ROOMS_OF_TRAINING) for known in rooms}
+    beside = len(ROOMS_OF_TRAINING)
+    return imported_room != room and places.get(imported_room, beside) >= places.get(room, beside + 1)
+
+
 def not_for_checks(path: str, name: str) -> bool:
     folder, family, part, *_ = [*path.removesuffix(".py").split("/"), "", ""]
     if folder != "checks":
@@ -61,6 +73,7 @@ def not_for_checks(path: str, name: str) -> bool:
 
 RULES: Mapping[str, Callable[[str, str], bool]] = {
     "a room imports from the rooms to its left": no_room_to_the_left,
+    "a room of train_smoke imports from the rooms before it": no_later_room_of_training,
     "a check imports no other check and nothing of the engine": not_for_checks,
     "the engine imports no check": lambda path, name: (
         path.startswith("preflight/") and _is_in(name, "preflight.checks")
@@ -93,7 +106,7 @@ def test_a_forbidden_import_is_seen() -> None:
         "from preflight.checks.comm.shared import sweep",
         "from preflight.engine import supervisor",
         "import preflight.engine.supervisor",
-        "from preflight.train_smoke import train",
+        "from preflight.train_smoke.trainer import train",
         "from preflight.rendezvous import codes",
         "from . import launch",
         "import rich",
@@ -115,6 +128,26 @@ def test_a_forbidden_import_is_seen() -> None:
     assert offenders({"preflight/cli/made.py": "from preflight.checks.env import launch"})
 
 
+def test_an_import_from_a_later_room_of_training_is_seen() -> None:
+    wrong = {
+        "from preflight.train_smoke import user",
+        "from preflight.train_smoke.user import validation",
+        "from preflight.train_smoke.speed.trace import Event",
+        "from preflight.train_smoke.command import main",
+        "import preflight.train_smoke",
+    }
+    right = {
+        "from preflight.train_smoke.trainer import task",
+        "from preflight.train_smoke.strategies.ddp import BUCKET_MB",
+        "from preflight.train_smoke.checkpoint import model",
+        "from preflight.sdk import memory",
+    }
+    assert {line for line in wrong | right if offenders({"train_smoke/checkpoint/made.py": line})} == wrong
+    assert offenders({"train_smoke/trainer/made.py": "from preflight.train_smoke.strategies import ddp"})
+    assert not offenders({"train_smoke/command.py": "from preflight.train_smoke.user import names"})
+    assert not offenders({"train_smoke/__main__.py": "from preflight.train_smoke.command import main"})
+
+
 def test_a_familys_folder_lists_its_checks() -> None:
     families = {id_.partition(".")[0] for id_ in registry.BUILT_IN}
     found = {
@@ -128,8 +161,9 @@ def test_a_familys_folder_lists_its_checks() -> None:
 
 def test_a_room_is_explained_where_it_begins_and_holds_no_code_there() -> None:
     told = {}
-    for room in (*(ROOT / "preflight").iterdir(), *(ROOT / "checks").glob("*/shared")):
-        if room.name in ROOMS or room.name == "shared":
+    of_training = [ROOT / "train_smoke" / name for rooms in ROOMS_OF_TRAINING for name in rooms]
+    for room in (*(ROOT / "preflight").iterdir(), *(ROOT / "checks").glob("*/shared"), *of_training):
+        if room.name in ROOMS or room.name == "shared" or room in of_training:
             tree = ast.parse((room / "__init__.py").read_text())
             told[relative(room)] = bool(ast.get_docstring(tree)) and len(tree.body) == 1
     assert len(told) > len(ROOMS)

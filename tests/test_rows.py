@@ -16,7 +16,7 @@ CODES = faults.codes()
 
 def kinds(fault: Fault) -> Iterator[tuple[str, str, frozenset[str]]]:
     """(severity, code, what the culprit is named by) of each of its findings. A code that several checks have from one
-    place (such as checks/train/shared/parity.py) is one."""
+    place (such as checks/train/shared/parity) is one."""
     for find in fault.finds or ("nothing",):
         for found in find.split(" or "):
             severity, _, code = found.rpartition(" ")

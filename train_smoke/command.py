@@ -11,8 +11,8 @@ from typing import NoReturn
 from preflight.cli import main as preflight_command
 from preflight.cli.arguments import Parser
 from preflight.errors import UsageError, near_misses
-from preflight.train_smoke import user_names
-from preflight.train_smoke.names import ON_REQUEST, STRATEGIES
+from preflight.train_smoke.trainer.names import ON_REQUEST, STRATEGIES
+from preflight.train_smoke.user import names as user_names
 
 ALL_LEVELS = ("--level", "--all")
 NOT_HERE = ("--only", "--skip")

@@ -33,13 +33,13 @@ from preflight.check import (
     ranges,
     vote,
 )
-from preflight.checks.train.shared import divergence
-from preflight.train_smoke import bit_equality, compare
-from preflight.train_smoke.bit_equality import Bits
-from preflight.train_smoke.compare import Limits, Spread
+from preflight.checks.train.shared.parity import divergence
+from preflight.train_smoke.trainer import bit_equality, compare
+from preflight.train_smoke.trainer.bit_equality import Bits
+from preflight.train_smoke.trainer.compare import Limits, Spread
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.repeated import Facts
+    from preflight.train_smoke.trainer.repeated import Facts
 
 
 def _deadline(job: Job) -> float:
@@ -80,11 +80,11 @@ IN_WORDS = {"parts": "with the batch in parts", "whole": "on the whole batch"}
 
 
 def measure(ctx: Context) -> "Facts":
-    from preflight.train_smoke import task
+    from preflight.train_smoke.trainer import task
 
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
-    from preflight.train_smoke import repeated  # it imports torch.distributed.tensor
+    from preflight.train_smoke.trainer import repeated  # it imports torch.distributed.tensor
 
     return repeated.run(task.built_in(ctx.group_rank, len(ctx.members), ctx.device), ctx.doing)
 

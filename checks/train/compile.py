@@ -18,9 +18,9 @@ from preflight.check import Code, Context, Finding, Level, Run, Skip, option, ra
 from preflight.checks.train.shared import curves, parity, plotted
 
 if TYPE_CHECKING:
-    from preflight.train_smoke import strategies
+    from preflight.train_smoke.strategies import training
 
-    class Facts(strategies.Facts):
+    class Facts(training.Facts):
         backend: str
         graphs: dict[str, int]
         """How many graphs were compiled on this rank, by variant."""
@@ -57,8 +57,8 @@ BACKEND = option(_backend, None, "aot_eager or inductor; unset: inductor where i
 
 def measure(ctx: Context) -> "Facts":
     ctx.doing("importing torch._dynamo")
-    from preflight.train_smoke import compile as compiled
-    from preflight.train_smoke import task
+    from preflight.train_smoke.strategies import compile as compiled
+    from preflight.train_smoke.trainer import task
 
     task.import_dynamo()
     _agree(ctx, compiled.why_not())

@@ -13,7 +13,8 @@ transformer block and by a custom function. docs/parity.md has the tolerances.
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted, unfit
+from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared.parity import unfit
 
 PARTS = (parity, unfit)
 PLAN = parity.plan(Level.FULL, deadline_s=240.0, estimate_s=6.0)

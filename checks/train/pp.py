@@ -12,7 +12,8 @@ norm over all stages. torch's pipelines need NumPy: without it the check skips. 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, model_parallel, parity, plotted, unfit
+from preflight.checks.train.shared import curves, model_parallel, parity, plotted
+from preflight.checks.train.shared.parity import unfit
 
 PARTS = (model_parallel, unfit)
 PLAN = parity.plan(Level.FULL, deadline_s=180.0, estimate_s=3.0)

@@ -23,7 +23,7 @@ INSTALLED = "/opt/venv/lib/python3.11/site-packages/yaml/parser.py"
         ("/home/me/disk.py", "", True),
         ("/home/me/disk.py", "/home/me/disk.py", True),
         (os.path.join(exceptions.ENGINE, "checks", "comm", "rails.py"), "", True),
-        (os.path.join(exceptions.ENGINE, "train_smoke", "train.py"), "", True),
+        (os.path.join(exceptions.ENGINE, "train_smoke", "trainer", "train.py"), "", True),
         (ENGINE, "", False),
         (ENGINE, exceptions.ENGINE, True),
         (STANDARD, "", False),

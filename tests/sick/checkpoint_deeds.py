@@ -44,16 +44,16 @@ def _after_loading(change: Callable[[Any, Any], None]) -> None:
 
 def _when_written(change: Callable[[Path], None]) -> None:
     """On the folder of a checkpoint, once all ranks have written it, on each of them."""
-    from preflight.train_smoke import checkpoint_files
+    from preflight.train_smoke.checkpoint import files
 
-    right = checkpoint_files.Manifest.of
+    right = files.Manifest.of
 
     def wrong(folder: Path, setting: Any, written: Any) -> Any:
         made = right(folder, setting, written)
         change(folder)
         return made
 
-    vars(checkpoint_files)["Manifest"].of = wrong
+    vars(files)["Manifest"].of = wrong
 
 
 def _in_torch_save(change: Callable[[Any], None]) -> None:

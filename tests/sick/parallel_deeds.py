@@ -177,7 +177,7 @@ def _replicas_counted(_: int) -> None:
 
 def _deals_twice(_: int) -> None:
     """A layer between two stages is given to both."""
-    from preflight.train_smoke import pp
+    from preflight.train_smoke.strategies import pp
 
     right = pp.dealt
 
@@ -256,7 +256,7 @@ def _inputs_reversed(_: int) -> None:
 
 def _stage_detaches(_: int) -> None:
     """A later stage works on a copy of its input that has no history."""
-    from preflight.train_smoke import pp
+    from preflight.train_smoke.strategies import pp
 
     right = pp.LastLayer.forward
 
@@ -268,7 +268,8 @@ def _stage_detaches(_: int) -> None:
 
 def _clips_stage(_: int) -> None:
     """Each rank clips by the norm of its own stages."""
-    from preflight.train_smoke import pp, wrapped
+    from preflight.train_smoke.strategies import pp
+    from preflight.train_smoke.trainer import wrapped
 
     pp.Staged.clip = wrapped.Wrapped.clip  # type: ignore[method-assign]
 
@@ -331,7 +332,7 @@ def _replicas_not_reduced(_: int) -> None:
 def _one_piece_each(_: int) -> None:
     """FSDP1's HYBRID_SHARD with a shard group of one rank (verl #7493): torch takes it for NO_SHARD, and reduces over
     that one rank."""
-    from preflight.train_smoke import wrapped
+    from preflight.train_smoke.trainer import wrapped
 
     vars(wrapped)["shards"] = lambda _ranks: 1
 

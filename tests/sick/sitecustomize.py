@@ -18,7 +18,7 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name in ("preflight.train_smoke.train", "preflight.checks.gpu.compute.workload"):
+        if name in ("preflight.train_smoke.trainer.train", "preflight.checks.gpu.compute.workload"):
             for each in os.environ["SICK"].split(","):
                 deed, _, number = each.partition("@")
                 (_DEEDS.get(deed) or _beside(deed))(int(number or 0))
@@ -292,7 +292,7 @@ def _head_not_scattered() -> None:
     """FSDP2 leaves one parameter out of the exchange: the last one of the root's."""
     from torch import distributed as dist
 
-    from preflight.train_smoke import model
+    from preflight.train_smoke.trainer import model
 
     def change(output: Any, input_: Any, do: Callable[[], Any]) -> Any:
         done = do()
@@ -334,7 +334,7 @@ def _data_of(rank: int, *, on: int | None) -> None:
     """This rank (None: all) trains on the part of another one."""
     from dataclasses import replace
 
-    from preflight.train_smoke import task
+    from preflight.train_smoke.trainer import task
 
     right = task.built_in
 
@@ -397,7 +397,7 @@ def _clips_pieces() -> None:
 
 
 def _seed(_step: int) -> None:
-    from preflight.train_smoke import model
+    from preflight.train_smoke.trainer import model
 
     right: Any = model.new
     model.new = lambda device, seed=model.SEED, **more: right(device, seed + 1, **more)
@@ -405,7 +405,7 @@ def _seed(_step: int) -> None:
 
 def _leaves_untied() -> None:
     """What parallelize_module has made two parameters stays two."""
-    from preflight.train_smoke import tp
+    from preflight.train_smoke.strategies import tp
 
     vars(tp)["tie"] = lambda _module, _names: None
 
@@ -495,7 +495,7 @@ def _raise(text: str) -> None:
 
 def _experts_summed() -> None:
     """An expert's gradient stays the sum over the ranks."""
-    from preflight.train_smoke import expert
+    from preflight.train_smoke.strategies import expert
 
     expert.UnderExpertParallel.finish = lambda _: None  # type: ignore[method-assign, assignment]
 
@@ -512,7 +512,7 @@ def _router_detached() -> None:
     """The weights that go with the tokens are sent as numbers: no gradient comes back."""
     import torch
 
-    from preflight.train_smoke import model
+    from preflight.train_smoke.trainer import model
 
     def change(rows: Any) -> Any:
         is_sent = rows.shape[1] == model.WIDTH + 1

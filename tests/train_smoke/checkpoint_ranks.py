@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from preflight.train_smoke.checkpoint_names import CHECKPOINTS
+from preflight.train_smoke.checkpoint.names import CHECKPOINTS
 from tests import running
 from tests.train_smoke.ranks import fork_ranks, join, nobody_waits
 
@@ -23,17 +23,17 @@ def saved(world: int, folder: Path, names: Sequence[str], *, limit_s: float) -> 
 def _rank(rank: int, world: int, folder: Path, names: Sequence[str]) -> None:
     from torch import distributed as dist
 
-    from preflight.train_smoke import checkpoint
+    from preflight.train_smoke.checkpoint.run import SavePlace, run
 
     setting = join(rank, world, folder, limit_s=120)
-    place = checkpoint.SavePlace(folder / "files", not rank, setting, nobody_waits, lambda _: None)
-    facts = checkpoint.run({name: CHECKPOINTS[name] for name in names}, place)
+    place = SavePlace(folder / "files", not rank, setting, nobody_waits, lambda _: None)
+    facts = run({name: CHECKPOINTS[name] for name in names}, place)
     (folder / f"{rank}.json").write_text(json.dumps(facts))
     dist.barrier()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    import preflight.train_smoke.checkpoint  # noqa: F401 -- once, for all ranks
+    import preflight.train_smoke.checkpoint.run  # noqa: F401 -- once, for all ranks
 
     sys.exit(fork_ranks(int(sys.argv[1]), _rank, Path(sys.argv[2]), sys.argv[3:]))

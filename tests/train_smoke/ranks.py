@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preflight.train_smoke.compare import QUANTITIES, SCALES, difference
-from preflight.train_smoke.names import MODEL_PARALLEL, VARIANTS
+from preflight.train_smoke.trainer.compare import QUANTITIES, SCALES, difference
+from preflight.train_smoke.trainer.names import MODEL_PARALLEL, VARIANTS
 from tests import running
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
 EVERY = tuple(f"{strategy}/{variant}" for strategy, its in {**VARIANTS, **MODEL_PARALLEL}.items() for variant in its)
 ALL = tuple(name for name in EVERY if name.startswith(("ddp/", "fsdp/", "fsdp2/", "compile/")))
@@ -64,7 +64,7 @@ def join(rank: int, world: int, folder: Path, limit_s: float) -> "StrategySettin
     import torch
     from torch import distributed as dist
 
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     store = dist.FileStore(str(folder / "store"), world)  # type: ignore[attr-defined]  # not in __all__
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=limit_s))
@@ -82,7 +82,8 @@ def join(rank: int, world: int, folder: Path, limit_s: float) -> "StrategySettin
 def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> None:
     from torch import distributed as dist
 
-    from preflight.train_smoke import reference, strategies, task
+    from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.trainer import reference, task
 
     setting = join(rank, world, folder, limit_s=60)
     with open(folder / f"{rank}.jsonl", "w") as file:
@@ -91,7 +92,7 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
             trains = task.built_in(rank, world, setting.device, seed)
             for word in variants:
                 strategy, _, names = word.partition("/")
-                facts = strategies.run(trains, strategy, names.split("+"), setting, nobody_waits)
+                facts = training.run(trains, strategy, names.split("+"), setting, nobody_waits)
                 first = next((name for name, compared in facts["variants"].items() if compared["curve"]), "")
                 for name, compared in facts["variants"].items():
                     line = {"seed": seed, "variant": f"{strategy}/{name}", "first": name == first, "compared": compared}
@@ -102,7 +103,7 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
 
 def fork_ranks(world: int, rank_main: Callable[..., None], *words: Any) -> int:
     """The exit code of the first rank that fails."""
-    from preflight.train_smoke import task
+    from preflight.train_smoke.trainer import task
 
     task.import_dynamo()  # once, for all ranks
     fork: Any = multiprocessing.get_context("fork")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from preflight.train_smoke import batch, task
-from preflight.train_smoke.batch import PARTS, Cut, Part
+from preflight.train_smoke.trainer import batch, task
+from preflight.train_smoke.trainer.batch import PARTS, Cut, Part
 
 CPU = torch.device("cpu")
 VALUES = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from preflight.train_smoke.buffers import Buffers
+from preflight.train_smoke.trainer.buffers import Buffers
 
 
 class Counting(nn.Module):

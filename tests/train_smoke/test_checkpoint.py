@@ -7,8 +7,8 @@ import pytest
 
 from preflight.check import Job, Node, Run
 from preflight.checks.train.checkpoint import resumed
-from preflight.train_smoke import compare
-from preflight.train_smoke.checkpoint_names import CHECKPOINTS, DEFAULT, FORMS, INTO
+from preflight.train_smoke.checkpoint.names import CHECKPOINTS, DEFAULT, FORMS, INTO
+from preflight.train_smoke.trainer import compare
 from tests.train_smoke import checkpoint_ranks
 
 HUNG_S = 600.0

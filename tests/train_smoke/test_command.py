@@ -10,7 +10,7 @@ from preflight.cli import main
 from preflight.engine import local_launch
 from preflight.errors import UsageError
 from preflight.train_smoke.command import translated
-from preflight.train_smoke.names import STRATEGIES
+from preflight.train_smoke.trainer.names import STRATEGIES
 from tests import running
 
 SOME = {

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import (
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import (
     LEAST,
     TIMES,
     Apart,

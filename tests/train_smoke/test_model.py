@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from preflight.train_smoke import checkpoint_model, compare, experts, model, reference
-from preflight.train_smoke.task import Recipe
+from preflight.train_smoke.checkpoint import model as checkpoint_model
+from preflight.train_smoke.trainer import compare, experts, model, reference
+from preflight.train_smoke.trainer.task import Recipe
 from tests.running import ROOT
 
 

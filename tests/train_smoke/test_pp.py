@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from preflight.train_smoke import pp
+from preflight.train_smoke.strategies import pp
 
 
 @pytest.mark.parametrize(("version", "fits"), [("2.9.1+cu128", False), ("2.10.0", True), ("2.13.0", True)])

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.train_smoke import speed, speed_trace, timed_task
-from preflight.train_smoke.names import PHASES
-from preflight.train_smoke.step_clock import StepClock
-from preflight.train_smoke.timed_task import TimedTask
+from preflight.train_smoke.speed import timed_task, trace
+from preflight.train_smoke.speed.step_clock import StepClock
+from preflight.train_smoke.speed.timed_task import TimedTask
+from preflight.train_smoke.speed.training import TimedTraining, flops
+from preflight.train_smoke.trainer.names import PHASES
 
 CPU = torch.device("cpu")
 
@@ -29,12 +30,12 @@ def _span(name: str, start: float, end: float, cat: str = "cpu_op") -> dict[str,
     [([], []), ([(0, 2), (1, 3)], [(0, 3)]), ([(4, 5), (0, 1)], [(0, 1), (4, 5)]), ([(0, 9), (1, 2)], [(0, 9)])],
 )
 def test_a_union_covers_each_moment_once(intervals: Any, merged: Any) -> None:
-    assert speed_trace.union(intervals) == merged
+    assert trace.union(intervals) == merged
 
 
 def test_what_two_unions_both_cover() -> None:
-    assert speed_trace.common([(0, 4), (6, 9)], [(1, 2), (3, 7)]) == [(1, 2), (3, 4), (6, 7)]
-    assert speed_trace.common([(0, 1)], []) == []
+    assert trace.common([(0, 4), (6, 9)], [(1, 2), (3, 7)]) == [(1, 2), (3, 4), (6, 7)]
+    assert trace.common([(0, 1)], []) == []
 
 
 def test_communication_that_computation_covers_is_not_exposed() -> None:
@@ -48,7 +49,7 @@ def test_communication_that_computation_covers_is_not_exposed() -> None:
         _span("autograd::engine::evaluate_function: AddmmBackward0", 0, 4 * seconds),
         _span("AddmmBackward0", 0, 4 * seconds),
     ]
-    found = speed_trace.exposed(events)
+    found = trace.exposed(events)
     assert (found["collectives"], found["exposed"], found["count"]) == (2.0, 1.5, 1)
 
 
@@ -58,16 +59,16 @@ def test_on_a_gpu_kernels_count() -> None:
         _span("ampere_bf16_gemm", 3e6, 5e6, "kernel"),
         _span("aten::mm", 0, 4e6),
     ]
-    found = speed_trace.exposed(events)
+    found = trace.exposed(events)
     assert (found["collectives"], found["exposed"]) == (2.0, 1.5)
 
 
 def test_a_large_trace_loses_its_shortest_events() -> None:
     events = [_span(f"aten::op{number}", number, number + 1) for number in range(60_000)]
     events += [_span("gloo:all_reduce", 0, 5e6, "user_annotation"), {"ph": "M", "name": "process_name"}]
-    packed = speed_trace.packed(events)
+    packed = trace.packed(events)
     kept = json.loads(gzip.decompress(packed))["traceEvents"]
-    assert len(packed) <= speed_trace.LARGEST and [event["name"] for event in kept] == [
+    assert len(packed) <= trace.LARGEST and [event["name"] for event in kept] == [
         "gloo:all_reduce",
         "process_name",
     ]
@@ -100,7 +101,7 @@ def _task(seconds: float) -> TimedTask:
 
 
 def test_what_backward_takes_is_told_as_backward() -> None:
-    training = speed.TimedTraining(_task(0.03), None, None)
+    training = TimedTraining(_task(0.03), None, None)
     training.warm_up(2)
     found = training.run(3)
     assert max(found["phases"], key=lambda phase: found["phases"][phase]) == "backward"
@@ -135,7 +136,7 @@ def test_the_built_in_task_is_each_ranks_own_and_endless() -> None:
     batches = first.batches()
     assert len({next(batches).shape for _ in range(timed_task.EPOCH + 1)}) == 1
     assert first.new().tokens.weight.equal(second.new().tokens.weight)  # type: ignore[operator, union-attr, arg-type]
-    assert speed.flops(first) > 6 * 128 * 128 * 12 * 4 * 8 * 32 * 0.9
+    assert flops(first) > 6 * 128 * 128 * 12 * 4 * 8 * 32 * 0.9
 
 
 def test_parameters_without_a_gradient_are_left_as_they_are() -> None:

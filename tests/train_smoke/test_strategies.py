@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from preflight.train_smoke.names import FURTHER_STEPS, STEPS
+from preflight.train_smoke.trainer.names import FURTHER_STEPS, STEPS
 from tests.faults.row import sick
 from tests.train_smoke.ranks import ALL, BEYOND, TOGETHER, ratios, trained
 

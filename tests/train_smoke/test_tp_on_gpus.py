@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import optimizer
 
-from preflight.train_smoke.dtensors import whole
-from preflight.train_smoke.task import Rates, Recipe
+from preflight.train_smoke.trainer.dtensors import whole
+from preflight.train_smoke.trainer.task import Rates, Recipe
 
 
 class Mixed(nn.Module):

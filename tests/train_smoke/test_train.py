@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from preflight.train_smoke import model, names, reference, task
-from preflight.train_smoke.compare import MOMENTS
-from preflight.train_smoke.task import Recipe, TrainingTask
-from preflight.train_smoke.train import KeptTensors, TensorComparison, Trained
-from preflight.train_smoke.wrapped import ShardRange, Wrapped
+from preflight.train_smoke.trainer import model, names, reference, task
+from preflight.train_smoke.trainer.compare import MOMENTS
+from preflight.train_smoke.trainer.task import Recipe, TrainingTask
+from preflight.train_smoke.trainer.train import KeptTensors, TensorComparison, Trained
+from preflight.train_smoke.trainer.wrapped import ShardRange, Wrapped
 
 CPU = torch.device("cpu")
 NAMES = ("up.weight", "down.weight")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from preflight.train_smoke.names import STEPS
-from preflight.train_smoke.user_schedule import SAFETY, schedule
+from preflight.train_smoke.trainer.names import STEPS
+from preflight.train_smoke.user.schedule import SAFETY, schedule
 
 NAMES = {"ddp": ["plain", "clip"], "fsdp2": ["plain", "mixed"]}
 RANKS = 2

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.train_smoke.gradient_watch import GradientWatch, Signs, together
-from preflight.train_smoke.wrapped import unmarked
+from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Signs, together
+from preflight.train_smoke.trainer.wrapped import unmarked
 
 
 def small() -> nn.Module:

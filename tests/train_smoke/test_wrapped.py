@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.train_smoke import memory, model, wrapped
-from preflight.train_smoke.wrapped import Wrapped
+from preflight.train_smoke.trainer import memory, model, wrapped
+from preflight.train_smoke.trainer.wrapped import Wrapped
 
 CPU = torch.device("cpu")
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.check import Context, Finding, Level, Plan, Run, Scope, option, plots, ranges
 from preflight.checks.train.checkpoint import folder, resumed, speed
 from preflight.checks.train.checkpoint.folder import DIR, Folder, FolderFacts
-from preflight.train_smoke.checkpoint_names import CHECKPOINTS, DEFAULT
+from preflight.train_smoke.checkpoint.names import CHECKPOINTS, DEFAULT
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.checkpoint import Saved
-    from preflight.train_smoke.compare import Spread
+    from preflight.train_smoke.checkpoint.run import Saved
+    from preflight.train_smoke.trainer.compare import Spread
 
 PARTS = (folder, speed, resumed)
 PLAN = Plan(
@@ -66,7 +66,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     import torch
 
-    from preflight.train_smoke import task
+    from preflight.train_smoke.trainer import task
 
     group = ctx.process_group()
     ctx.doing("importing torch._dynamo")
@@ -93,14 +93,14 @@ def measure(ctx: Context) -> Facts:
 
 
 def _train(ctx: Context, place: Folder, facts: Facts, all_well: folder.AllWell) -> None:
-    from preflight.train_smoke import checkpoint
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.checkpoint.run import SavePlace, run
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     chosen = ctx[FORMS] or DEFAULT
     facts["left_out"] = _left_out(chosen, ctx, place, facts["has_numpy"], all_well)
-    facts_of = checkpoint.run(
+    facts_of = run(
         {name: into for name, into in chosen.items() if name not in facts["left_out"]},
-        checkpoint.SavePlace(
+        SavePlace(
             folder=Path(place.tree),
             makes=place.facts["made"],
             setting=StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part),

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.check import Code, Finding, Run, ranges, words
 from preflight.checks.train.checkpoint.folder import NO_ROOM
-from preflight.train_smoke import compare
-from preflight.train_smoke.checkpoint_names import CHECKPOINTS, INTO
-from preflight.train_smoke.compare import Spread
+from preflight.train_smoke.checkpoint.names import CHECKPOINTS, INTO
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Spread
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.checkpoint import Resumed, Saved
-    from preflight.train_smoke.checkpoint_compare import Difference
+    from preflight.train_smoke.checkpoint.compare import Difference
+    from preflight.train_smoke.checkpoint.run import Resumed, Saved
 
 DAMAGED = Code(
     "A file of a checkpoint is not what was written.",

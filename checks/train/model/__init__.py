@@ -34,12 +34,12 @@ from preflight.checks.train.model import traits, user_model
 from preflight.checks.train.model.facts import Facts, Wanted
 from preflight.checks.train.shared import curves, model_source, parity, plotted
 from preflight.sdk import effective_batch
-from preflight.train_smoke import user_names
-from preflight.train_smoke.names import PLAIN
-from preflight.train_smoke.user_names import VARIANTS
+from preflight.train_smoke.trainer.names import PLAIN
+from preflight.train_smoke.user import names as user_names
+from preflight.train_smoke.user.names import VARIANTS
 
 if TYPE_CHECKING:
-    from preflight.train_smoke import strategies
+    from preflight.train_smoke.strategies import training
 
 
 def _deadline(job: Job) -> float:
@@ -228,7 +228,7 @@ def _untied(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield find(f"{text}, {more}", parameter=names[0], evidence={"names": names[:20]})
 
 
-def _compared(its: "strategies.Facts") -> "strategies.Facts":
+def _compared(its: "training.Facts") -> "training.Facts":
     """Without the variants that trained a different model, which `_untied` reports."""
     variants = {name: own for name, own in its["variants"].items() if not (own["changed"] or {"untied": []})["untied"]}
     return {"alone": its["alone"], "variants": variants}
@@ -280,13 +280,13 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     yield from plotted.plot(_all_strategies(facts), run)
 
 
-def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, strategies.Facts]":
+def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, training.Facts]":
     """The variants of all strategies as if of one, by names such as fsdp2/offload; in the order of names.py, since JSON
     keeps none."""
     return {rank: _joined(own["strategies"]) for rank, own in facts.items() if own["strategies"] and not own["mistake"]}
 
 
-def _joined(strategies: "Mapping[str, strategies.Facts]") -> "strategies.Facts":
+def _joined(strategies: "Mapping[str, training.Facts]") -> "training.Facts":
     joined = _nothing()
     for strategy, known in VARIANTS.items():
         its = _compared(strategies.get(strategy, _nothing()))
@@ -300,5 +300,5 @@ def _joined(strategies: "Mapping[str, strategies.Facts]") -> "strategies.Facts":
     return joined
 
 
-def _nothing() -> "strategies.Facts":
+def _nothing() -> "training.Facts":
     return {"alone": {}, "variants": {}}

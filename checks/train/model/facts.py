@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from preflight.check import UserCode
 
 if TYPE_CHECKING:
-    from preflight.train_smoke import strategies
-    from preflight.train_smoke.user_given import MistakeFacts
+    from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.user.validation import MistakeFacts
 
 
 class Facts(TypedDict):
@@ -22,7 +22,7 @@ class Facts(TypedDict):
     batch: str
     batch_words: str
     traits: dict[str, Any] | None
-    """See `user_traits.Traits`."""
+    """See `user.traits.Traits`."""
     made_up: list[str]
     """What preflight added to what was given, in words."""
     smaller: str
@@ -47,7 +47,7 @@ class Facts(TypedDict):
     """Variants under which training raised on every rank."""
     steps: int
     """Steps of each training."""
-    strategies: "dict[str, strategies.Facts]"
+    strategies: "dict[str, training.Facts]"
 
 
 @dataclass(frozen=True)

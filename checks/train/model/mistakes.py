@@ -7,28 +7,29 @@ from preflight.checks.train.model.facts import Facts
 from preflight.checks.train.shared import refusals
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.user_given import MistakeFacts, ModelMistake
+    from preflight.train_smoke.user.validation import MistakeFacts, ModelMistake
 
 
 def of_backward(error: Exception) -> Exception:
     """Attributes what torch raises in the backward pass, without a line of the user's, to the loss."""
-    from preflight.train_smoke import user_given
+    from preflight.train_smoke.trainer.memory import is_out_of_memory
+    from preflight.train_smoke.user.validation import ModelMistake
 
-    if type(error) is not RuntimeError or user_given.is_out_of_memory(error) or not refusals.is_refusal(error):
+    if type(error) is not RuntimeError or is_out_of_memory(error) or not refusals.is_refusal(error):
         return error
     hint = ": a tensor of one forward is kept for the next; detach it" if "second time" in str(error) else ""
     text = f"the backward pass of the loss raises RuntimeError{hint} ({said(error).partition('. ')[0]})"
-    return user_given.ModelMistake("wrong_loss", text)
+    return ModelMistake("wrong_loss", text)
 
 
 def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
     """Whether facts can describe this exception; if so, records it there."""
-    from preflight.train_smoke import user_given
-    from preflight.train_smoke.user_given import ModelMistake
-    from preflight.train_smoke.user_traits import Incomparable
+    from preflight.train_smoke.trainer.memory import is_out_of_memory
+    from preflight.train_smoke.user.traits import Incomparable
+    from preflight.train_smoke.user.validation import ModelMistake, TooBig
 
-    if user_given.is_out_of_memory(error):
-        is_estimate = isinstance(error, user_given.TooBig) or isinstance(error.__cause__, user_given.TooBig)
+    if is_out_of_memory(error):
+        is_estimate = isinstance(error, TooBig) or isinstance(error.__cause__, TooBig)
         facts["skipped"] = str(error) if is_estimate else f"memory has run out: {said(error)}"
     elif isinstance(error, Incomparable) or isinstance(error.__cause__, Incomparable):
         facts["skipped"] = f"{str(error).replace('Incomparable: ', '')}, and strategies cannot be compared"
@@ -41,7 +42,7 @@ def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
 
 def as_told(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
     """The mistake as facts, at the function's first line if no other is known."""
-    from preflight.train_smoke.user_given import MistakeFacts
+    from preflight.train_smoke.user.validation import MistakeFacts
 
     if isinstance(error, UserError):
         evidence = {"stack": error.stack} if error.stack else {}

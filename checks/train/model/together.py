@@ -13,9 +13,9 @@ from preflight.checks.train.shared.agreement import all_failed
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from preflight.train_smoke.task import TrainingTask
-    from preflight.train_smoke.user_given import Given, ModelMistake
-    from preflight.train_smoke.wrapped import Variant
+    from preflight.train_smoke.trainer.task import TrainingTask
+    from preflight.train_smoke.trainer.wrapped import Variant
+    from preflight.train_smoke.user.validation import Given, ModelMistake
 
 
 def train(
@@ -31,11 +31,13 @@ def train(
 def _trained(
     ctx: Context, code: UserCode, given: "Given", answer: Agreement, wanted: Wanted, facts: Facts, store: "Store"
 ) -> None:
-    from preflight.train_smoke import reference, user_schedule, user_task
-    from preflight.train_smoke.task import Rates
-    from preflight.train_smoke.user_given import ModelMistake
-    from preflight.train_smoke.user_names import OWN
-    from preflight.train_smoke.user_tp import NotRun
+    from preflight.train_smoke.trainer import reference
+    from preflight.train_smoke.trainer.task import Rates
+    from preflight.train_smoke.user import schedule
+    from preflight.train_smoke.user import task as user_task
+    from preflight.train_smoke.user.names import OWN
+    from preflight.train_smoke.user.tensor_parallel import NotRun
+    from preflight.train_smoke.user.validation import ModelMistake
 
     names, traits = wanted.names, answer["traits"] or {}
     exactly = bool(traits["batch_norms"] or traits["draws"] or traits["apart"])
@@ -49,7 +51,7 @@ def _trained(
     rates = Rates(traits["rate"], traits["adamw_rate"])
     rank, ranks = ctx.group_rank, len(ctx.members)
     unfit = user_task.left_out(names, exactly=exactly, calls=traits["calls"])
-    planned = user_schedule.schedule(names, unfit, answer["step_s"], answer["left_s"], ranks, exactly=exactly)
+    planned = schedule.schedule(names, unfit, answer["step_s"], answer["left_s"], ranks, exactly=exactly)
     facts["left_out"], facts["steps"], facts["skipped"] = unfit | planned.left_out, planned.steps, planned.skipped
     late = facts["late"] = [*planned.left_out]
     task = user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, planned.steps, exactly=exactly)
@@ -91,13 +93,14 @@ def _has_time(ctx: Context, store: "Store", name: str, here: bool) -> bool:
 
 def _own_variants(strategy: str, given: "Given", wanted: Wanted) -> "Mapping[str, Variant] | None":
     """The strategy's variants for this model; None if the strategy has fixed ones."""
-    from preflight.train_smoke import user_names, user_pp, user_tp
+    from preflight.train_smoke.user import pipeline, tensor_parallel
+    from preflight.train_smoke.user.names import PIPELINE, PLAN
 
     if strategy == "tp":
         plan = wanted.tp_plan.named() if wanted.tp_plan else None
-        return {user_names.PLAN: user_tp.variant(plan, wanted.tp_ranks)}
+        return {PLAN: tensor_parallel.variant(plan, wanted.tp_ranks)}
     if strategy == "pp":
-        return {user_names.PIPELINE: user_pp.variant(given)}
+        return {PIPELINE: pipeline.variant(given)}
     return None
 
 
@@ -105,22 +108,23 @@ def _run_one(
     ctx: Context, code: UserCode, task: "TrainingTask", strategy: str, variant: str, facts: Facts,
     known: "Mapping[str, Variant] | None",
 ) -> None:  # fmt: skip
-    from preflight.train_smoke import strategies, user_given
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.trainer.memory import is_out_of_memory
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     name = f"{strategy}/{variant}"
-    so_far = facts["strategies"].setdefault(strategy, strategies.Facts(alone={}, variants={}))
+    so_far = facts["strategies"].setdefault(strategy, training.Facts(alone={}, variants={}))
     setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part, _per_node(ctx))
     try:
         with code.blamed():
-            made = strategies.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)
+            made = training.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)
     except UserError as error:
         ctx.page.leave()  # what a strategy does before the model's forward is marked: the user's line may be there
         if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
             raise _refused(name, error.__cause__) from error.__cause__
         raise UserError(f"{error.text} (under {name})", error.file, error.line) from error
     except Exception as error:
-        if user_given.is_out_of_memory(error) or not refusals.is_refusal(error):
+        if is_out_of_memory(error) or not refusals.is_refusal(error):
             raise
         ctx.page.leave()
         raise _refused(name, error) from error
@@ -145,7 +149,7 @@ def _per_node(ctx: Context) -> int:
 
 
 def _refused(name: str, error: Exception) -> "ModelMistake":
-    from preflight.train_smoke.user_given import ModelMistake
+    from preflight.train_smoke.user.validation import ModelMistake
 
     return ModelMistake("refused", f"under {name} torch raises {type(error).__name__}: {mistakes.said(error)}")
 
@@ -154,11 +158,11 @@ def _load_first(ctx: Context, given: "Given") -> None:
     """Loads the first rank's parameters and buffers on all ranks."""
     import torch
 
-    from preflight.train_smoke import user_given
+    from preflight.train_smoke.user import validation
 
     group = ctx.process_group()
     with ctx.collective("loading the first rank's weights"), torch.no_grad():
-        for tensor in user_given.values(given.model):
+        for tensor in validation.values(given.model):
             raw = tensor.detach().contiguous().flatten().view(torch.uint8).to(ctx.device)
             torch.distributed.broadcast(raw, group=group, group_src=0)
             tensor.copy_(raw.cpu().view(tensor.dtype).view(tensor.shape))

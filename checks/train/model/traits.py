@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Finding, ranges
 from preflight.checks.train.model.facts import Facts
-from preflight.train_smoke.names import NEEDS_NUMPY, STEPS
+from preflight.train_smoke.trainer.names import NEEDS_NUMPY, STEPS
 
 UNUSED = Code(
     "Parameters get no gradient.",

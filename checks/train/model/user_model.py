@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from torch import nn
     from torch._C._distributed_c10d import Store
 
-    from preflight.train_smoke.user_given import Given
+    from preflight.train_smoke.user.validation import Given
 
 
 def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
     """Raises Skip."""
-    from preflight.train_smoke import user_given
-    from preflight.train_smoke.task import import_dynamo
+    from preflight.train_smoke.trainer.task import import_dynamo
+    from preflight.train_smoke.user import validation
 
     end = time.monotonic() + ctx.deadline_s
     ctx.process_group()
@@ -37,7 +37,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
         steps=0, strategies={},
     )  # fmt: skip
     given = _given_and_tried(ctx, code, facts, wanted.threads)
-    layout = user_given.layout(given.model) if given else []
+    layout = validation.layout(given.model) if given else []
     store = ctx.store()
     with ctx.collective("agreeing on the model", f"{len(ctx.members)} ranks"):
         answer = _answered(store, ctx, facts, layout, end - time.monotonic())
@@ -55,7 +55,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
 
 def _given_and_tried(ctx: Context, code: UserCode, facts: Facts, threads: int | None) -> "Given | None":
     """None if something is wrong, which the facts then describe."""
-    from preflight.train_smoke.task import deterministic_arithmetic
+    from preflight.train_smoke.trainer.task import deterministic_arithmetic
 
     done = [""]
 
@@ -75,7 +75,8 @@ def _given_and_tried(ctx: Context, code: UserCode, facts: Facts, threads: int | 
 
 
 def _alone(ctx: Context, code: UserCode, facts: Facts, doing: Callable[[str], None]) -> "Given":
-    from preflight.train_smoke import user_forms, user_given, user_task, user_traits
+    from preflight.train_smoke.user import completion, traits, validation
+    from preflight.train_smoke.user import task as user_task
 
     rank, ranks = ctx.group_rank, len(ctx.members)
 
@@ -84,26 +85,26 @@ def _alone(ctx: Context, code: UserCode, facts: Facts, doing: Callable[[str], No
         return told
 
     def again() -> "nn.Module":
-        model: nn.Module = user_forms.model_of(made()).cpu()
-        user_traits.without_dropout(model)
+        model: nn.Module = completion.model_of(made()).cpu()
+        traits.without_dropout(model)
         return model
 
     doing(f"calling {code}")
     told = made()
     with code.blamed():
-        form = user_forms.completed(told, ranks)
+        form = completion.completed(told, ranks)
         facts["made_up"] = list(form.made_up)
-        given = user_given.given(form.made, again)
+        given = validation.given(form.made, again)
         user_task.fits(given, ctx.device, model_source.ranks_here(ctx))
-        dropouts = user_traits.without_dropout(given.model)
+        dropouts = traits.without_dropout(given.model)
         facts["rows"], own = given.rows, user_task.rows_of(given.rows, rank, ranks)
         facts["own"] = len(own) if given.rows > rank else 0
-        facts["layout"] = user_given.digest(iter(user_given.layout(given.model)))
-        facts["weights"] = user_given.digest(user_given.values(given.model))
-        facts["batch"] = user_given.digest(tensor for _, tensor in user_given.tensors(given.batch))
-        facts["batch_words"] = user_given.words(given.batch)
+        facts["layout"] = validation.digest(iter(validation.layout(given.model)))
+        facts["weights"] = validation.digest(validation.values(given.model))
+        facts["batch"] = validation.digest(tensor for _, tensor in validation.tensors(given.batch))
+        facts["batch_words"] = validation.words(given.batch)
         doing("training it alone for one step")
-        facts["traits"] = vars(user_traits.traits(given, own, ctx.device, dropouts, doing))
+        facts["traits"] = vars(traits.traits(given, own, ctx.device, dropouts, doing))
     return given
 
 

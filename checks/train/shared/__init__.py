@@ -1,5 +1,6 @@
-"""How training under a strategy is compared with training alone.
+"""What the checks of training share.
 
-parity judges each strategy: divergence finds the first value that differs, diagnosis and gradient_exchange say what it
-means, curves draws the losses.
+`parity` compares training under a strategy with training alone, and judges each strategy; `model_parallel` adds what
+strategies mean that split a model. `curves` and `plotted` draw the trainings. The rest is for the user's model and for
+what ranks agree on.
 """

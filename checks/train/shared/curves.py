@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.check import Run
 from preflight.checks.train.shared.parity import variants_in
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Curve, Number, Quantity
-from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Curve, Number, Quantity
+from preflight.train_smoke.trainer.names import PLAIN
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.memory import Memory
-    from preflight.train_smoke.strategies import Compared, Facts
+    from preflight.train_smoke.strategies.training import Compared, Facts
+    from preflight.train_smoke.trainer.memory import Memory
 
 WIDTH = 74
 """Characters per line: a screen of 80, less the frame around pictures. Ranges of memory may make it wider."""

@@ -7,16 +7,20 @@ other throughout a step.
 from collections.abc import Iterator
 
 from preflight.check import Code, ranges
-from preflight.checks.train.shared import collectives, diagnosis, divergence, multiples, parity
+from preflight.checks.train.shared import parity
 from preflight.checks.train.shared.parity import (
     NOT_FINITE,
     OUT_OF_SYNC,
     WRONG_CLIP,
     WRONG_START,
     WRONG_STEP,
+    collectives,
+    diagnosis,
+    divergence,
+    multiples,
 )
-from preflight.checks.train.shared.structure import MODEL_CHANGED
-from preflight.checks.train.shared.variant import Case, Meaning, blamed, unblamed
+from preflight.checks.train.shared.parity.structure import MODEL_CHANGED
+from preflight.checks.train.shared.parity.variant import Case, Meaning, blamed, unblamed
 
 MISSING_COLLECTIVE = Code(
     "A step makes fewer collectives than the strategy needs, and the training is wrong.",

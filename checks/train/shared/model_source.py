@@ -44,9 +44,10 @@ def parse(text: str) -> UserCode:
 def made(ctx: Context, code: UserCode) -> tuple[Any, str]:
     """(what the user's function returns, or the named model itself; how a model was made smaller). Uses the same random
     seed on all ranks. Raises UserError, and TooBig if there is no memory for a configuration's model."""
-    from preflight.train_smoke import user_given, user_task
+    from preflight.train_smoke.user import task as user_task
+    from preflight.train_smoke.user import validation
 
-    user_given.seed()
+    validation.seed()
     too_big = functools.partial(user_task.too_big, ctx.device, ranks_here(ctx))
     return _called(code, too_big, functools.partial(_as_first, ctx))
 
@@ -57,16 +58,16 @@ def ranks_here(ctx: Context) -> int:
 
 
 def _called(code: UserCode, too_big: Callable[[int, int], str], agreed: Callable[[bool], bool]) -> tuple[Any, str]:
-    """`too_big` and `agreed`: see `user_transformers.build`."""
+    """`too_big` and `agreed`: see `transformers.build`."""
     from torch import nn
 
-    from preflight.train_smoke import user_transformers
+    from preflight.train_smoke.user import transformers
 
     if not isinstance(code, ConfigFile):
         return code.call(as_they_are=(nn.Module,)), ""
     try:
-        return user_transformers.build(code.path, too_big, agreed)
-    except user_transformers.ConfigMistake as error:
+        return transformers.build(code.path, too_big, agreed)
+    except transformers.ConfigMistake as error:
         raise UserError(f"{code}: {error}", code.module) from error.__cause__
 
 

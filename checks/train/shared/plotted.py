@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from preflight.check import Run, plots
 from preflight.checks.train.shared.curves import MIB, OFF, PEAKS
 from preflight.checks.train.shared.parity import variants_in
-from preflight.train_smoke import compare
-from preflight.train_smoke.compare import Curve, Number
+from preflight.train_smoke.trainer import compare
+from preflight.train_smoke.trainer.compare import Curve, Number
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Compared, Facts
+    from preflight.train_smoke.strategies.training import Compared, Facts
 
 Pair = tuple[Curve, Curve]
 """(measured, alone)."""

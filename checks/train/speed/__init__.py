@@ -30,10 +30,10 @@ from preflight.checks.train.speed import (
 from preflight.checks.train.speed.facts import AllFacts, Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
-from preflight.train_smoke.names import TIMED
+from preflight.train_smoke.trainer.names import TIMED
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed.training import TimedSteps
 
 NOT_TIMED = Code(
     "A strategy was not timed.",
@@ -81,8 +81,8 @@ STRATEGIES = option(_strategies, TIMED, "which, by commas; the first one's ranks
 
 def measure(ctx: Context) -> Facts:
     ctx.doing("importing torch._dynamo")
-    from preflight.train_smoke import timed_task
-    from preflight.train_smoke.task import import_dynamo
+    from preflight.train_smoke.speed import timed_task
+    from preflight.train_smoke.trainer.task import import_dynamo
 
     import_dynamo()
     code, names, late = ctx[MODEL], ctx[STRATEGIES], stragglers.least_share(ctx[stragglers.LATE], ctx.job)

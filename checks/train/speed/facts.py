@@ -7,9 +7,9 @@ from preflight.checks.train.speed.memory_fit import FitFacts
 from preflight.checks.train.speed.node_links import NodeRates
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.memory import Memory
-    from preflight.train_smoke.speed import TimedSteps
-    from preflight.train_smoke.speed_trace import Exposed
+    from preflight.train_smoke.speed.trace import Exposed
+    from preflight.train_smoke.speed.training import TimedSteps
+    from preflight.train_smoke.trainer.memory import Memory
 
 
 class StrategySpeed(TypedDict):

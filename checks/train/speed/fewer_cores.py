@@ -10,7 +10,7 @@ from preflight.checks.train.speed.facts import AllFacts
 from preflight.checks.train.speed.stragglers import LATE, LATE_S, OF_PHASE, WAITED, least_share
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed.training import TimedSteps
 
 FEWER = 0.75
 """A node's ranks have at most so many of the cores per rank that half of the nodes have at least."""

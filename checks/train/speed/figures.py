@@ -11,8 +11,8 @@ from preflight.check import Job, Node, ranges
 from preflight.checks.train.speed.facts import AllFacts, Facts, StrategySpeed
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps
-    from preflight.train_smoke.speed_trace import Exposed
+    from preflight.train_smoke.speed.trace import Exposed
+    from preflight.train_smoke.speed.training import TimedSteps
 
 
 class Percentiles(NamedTuple):

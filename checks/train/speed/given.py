@@ -10,21 +10,22 @@ from preflight.checks.train.shared import model_source
 if TYPE_CHECKING:
     from torch import nn
 
-    from preflight.train_smoke.timed_task import TimedTask
-    from preflight.train_smoke.user_given import Given
+    from preflight.train_smoke.speed.timed_task import TimedTask
+    from preflight.train_smoke.user.validation import Given
 
 
 def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
     """This rank's rows of the batch that the model comes with; with a `loader`, the batches that it gives. Raises
     UserError, and Skip where train.model says what is wrong."""
-    from preflight.train_smoke import user_given, user_task
-    from preflight.train_smoke.batch import each
-    from preflight.train_smoke.timed_task import TimedTask
+    from preflight.train_smoke.speed.timed_task import TimedTask
+    from preflight.train_smoke.trainer.batch import each
+    from preflight.train_smoke.user import task as user_task
+    from preflight.train_smoke.user import validation
 
     ctx.doing(f"calling {code}")
     try:
         given = _given(ctx, code)
-    except (user_given.ModelMistake, user_given.TooBig) as error:
+    except (validation.ModelMistake, validation.TooBig) as error:
         raise Skip(f"{code} cannot be trained: {error} (train.model says more)") from None
     rows = user_task.rows_of(given.rows, ctx.group_rank, len(ctx.members))
 
@@ -42,22 +43,23 @@ def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
 
 
 def _given(ctx: Context, code: UserCode) -> "Given":
-    from preflight.train_smoke import user_forms, user_given, user_task
+    from preflight.train_smoke.user import completion, validation
+    from preflight.train_smoke.user import task as user_task
 
     def again() -> "nn.Module":
-        model: nn.Module = user_forms.model_of(model_source.made(ctx, code)[0]).cpu()
+        model: nn.Module = completion.model_of(model_source.made(ctx, code)[0]).cpu()
         return model
 
     told, _ = model_source.made(ctx, code)
     with code.blamed():
-        given = user_given.given(user_forms.completed(told, len(ctx.members)).made, again)
+        given = validation.given(completion.completed(told, len(ctx.members)).made, again)
     user_task.fits(given, ctx.device, model_source.ranks_here(ctx))
     return given
 
 
 def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]], int]:
     """With how many rows its first batch has."""
-    from preflight.train_smoke.batch import each, leaves
+    from preflight.train_smoke.trainer.batch import each, leaves
 
     ctx.doing(f"calling {loader}")
     made = loader.call()

@@ -18,9 +18,9 @@ from preflight.checks.train.speed.facts import Facts, StrategySpeed
 from preflight.sdk import cgroups
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps, TimedTraining
-    from preflight.train_smoke.speed_trace import Event
-    from preflight.train_smoke.timed_task import TimedTask
+    from preflight.train_smoke.speed.timed_task import TimedTask
+    from preflight.train_smoke.speed.trace import Event
+    from preflight.train_smoke.speed.training import TimedSteps, TimedTraining
 
 STEPS, FEWEST_STEPS = 12, 5
 SERIES_S = 1.0
@@ -73,7 +73,8 @@ class StepCounts(NamedTuple):
 
 def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     """All members together."""
-    from preflight.train_smoke import speed, speed_trace
+    from preflight.train_smoke.speed import trace
+    from preflight.train_smoke.speed.training import flops
 
     begin = time.monotonic()
     task, pace = _tried(ctx, task)
@@ -82,7 +83,7 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     solo = _alone(ctx, task, pace.fewer(), "alone on its node") if is_first else None
     gathered(ctx, [0.0])  # the others wait for those
     facts = Facts(
-        samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
+        samples=task.samples, tokens=task.tokens, flops=flops(task), device=_name(ctx), autocast=task.autocast,
         cores=ranges.to_text(os.sched_getaffinity(0)), quota=cgroups.cpu_quota(), solo=solo,
         alone=_alone(ctx, task, pace.fewer(), "alone, beside the others"), node=None, strategies={},
         clock_mhz=None, kernel=read(KERNEL)[:8], links=(), not_timed={}, fit=None, attached={},
@@ -107,7 +108,7 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
             its = facts["strategies"][name]
             facts["links"] = node_links.measure(ctx, its["exposed"], its["gradients"])
         if name == wanted.names[0] and ctx.rank in _chosen(ctx, wanted, facts["strategies"][name]["rounds"][-1]):
-            facts["attached"][TRACE] = base64.b64encode(speed_trace.packed(events)).decode()
+            facts["attached"][TRACE] = base64.b64encode(trace.packed(events)).decode()
     return facts
 
 
@@ -130,8 +131,8 @@ def _on_node(ctx: Context, task: "TimedTask", name: str, pace: StepCounts, node:
     """All members together, each with those of its node; where that is neither all nor one."""
     if not 1 < max(len(set(own.ranks) & set(ctx.members)) for own in ctx.job.nodes) < len(ctx.members):
         return None
-    from preflight.train_smoke.speed import TimedTraining, wrap_of
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.speed.training import TimedTraining, wrap_of
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     setting = StrategySetting(ctx.part(tuple(node)), ctx.device, len(node))
     with ctx.collective(name, "among the ranks of a node"):
@@ -147,7 +148,7 @@ def _name(ctx: Context) -> str:
 
 
 def _alone(ctx: Context, task: "TimedTask", pace: StepCounts, how: str) -> "TimedSteps":
-    from preflight.train_smoke.speed import TimedTraining
+    from preflight.train_smoke.speed.training import TimedTraining
 
     ctx.doing(f"training {how}")
     training = TimedTraining(task, None, None)
@@ -158,7 +159,7 @@ def _alone(ctx: Context, task: "TimedTask", pace: StepCounts, how: str) -> "Time
 def _tried(ctx: Context, task: "TimedTask") -> "tuple[TimedTask, StepCounts]":
     """The task without parameters that get no gradient on some rank, for which DDP would wait; and how many steps there
     is time for, by the slowest rank's own. Raises Skip on all ranks where there is none."""
-    from preflight.train_smoke.speed import TimedTraining
+    from preflight.train_smoke.speed.training import TimedTraining
 
     ctx.doing("training alone for the first steps")
     training = TimedTraining(task, None, None)
@@ -185,8 +186,8 @@ def _pace(step_s: float, deadline_s: float) -> StepCounts:
 def _under(
     ctx: Context, task: "TimedTask", name: str, pace: StepCounts, late: float
 ) -> "tuple[StrategySpeed, list[Event]]":
-    from preflight.train_smoke.speed import TimedTraining, wrap_of
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.speed.training import TimedTraining, wrap_of
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     ctx.doing(f"{name}: wrapping the model")
     setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from preflight.check import Code, Context, Finding, Job, Run, count, option, ranges, words
 from preflight.checks.train.shared import model_source
 from preflight.sdk import cgroups
-from preflight.train_smoke.names import FITTED
+from preflight.train_smoke.trainer.names import FITTED
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.timed_task import TimedTask
+    from preflight.train_smoke.speed.timed_task import TimedTask
 
 BATCH = option(count, None, "rows a rank for which to say whether your model fits; needs --model")
 MACHINE, CGROUP = "machine", "cgroup "
@@ -86,8 +86,8 @@ class Estimate(NamedTuple):
 
 def measure(ctx: Context, task: "TimedTask") -> FitFacts:
     """All members together, with as many rows on each: the most that one has."""
-    from preflight.train_smoke import speed
-    from preflight.train_smoke.wrapped import StrategySetting
+    from preflight.train_smoke.speed.training import TimedTraining, wrap_of
+    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
     most = max(FEWEST_ROWS, task.samples)
@@ -97,7 +97,7 @@ def measure(ctx: Context, task: "TimedTask") -> FitFacts:
         for rows in (most // 4, most // 2, most):
             _release(ctx)
             with ctx.collective(name, f"{rows} rows"):
-                training = speed.TimedTraining(task.of_rows(rows), speed.wrap_of(name), setting)
+                training = TimedTraining(task.of_rows(rows), wrap_of(name), setting)
                 training.warm_up(2)
             memory = training.memory()
             fit["parameters"], fit["gradients"], fit["optimizer"] = training.kept()
@@ -108,12 +108,12 @@ def measure(ctx: Context, task: "TimedTask") -> FitFacts:
 
 
 def _rooms(ctx: Context) -> list[tuple[str, int]]:
-    from preflight.train_smoke import user_task
+    from preflight.sdk import memory
 
     if ctx.device.type == "cuda":
-        return [(f"the GPU of rank {ctx.rank}", user_task.free_on(ctx.device, model_source.ranks_here(ctx)))]
+        return [(f"the GPU of rank {ctx.rank}", memory.free_on(ctx.device, model_source.ranks_here(ctx)))]
     return [
-        (MACHINE, user_task.available()),
+        (MACHINE, memory.available()),
         *((CGROUP + place, room.left) for place, room in cgroups.memory_by_place()),
     ]
 

@@ -13,7 +13,7 @@ from preflight.check import Context, pairs
 from preflight.checks.train.shared.gathering import gathered
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed_trace import Exposed
+    from preflight.train_smoke.speed.trace import Exposed
 
 MOST_OF_STEP = 0.5
 """Exposed communication of so much of a step is what its time is lost to."""

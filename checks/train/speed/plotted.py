@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from preflight.check import Run, plots
 from preflight.checks.train.speed import figures, table
 from preflight.checks.train.speed.facts import AllFacts
-from preflight.train_smoke.names import PHASES
+from preflight.train_smoke.trainer.names import PHASES
 
 MS = 1e3
 

@@ -15,7 +15,7 @@ from preflight.checks.train.speed.node_links import MOST_OF_STEP, times_slower
 from preflight.sdk.pairs import Pair
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed_trace import Exposed
+    from preflight.train_smoke.speed.trace import Exposed
 
 EXPLAINED = 0.5, 3.0
 """So many times the exposed communication the gradients take at the slow link's rate. Where it is more, they go

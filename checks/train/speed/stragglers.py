@@ -9,7 +9,7 @@ from preflight.checks.train.speed import causes
 from preflight.checks.train.speed.facts import AllFacts
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed.training import TimedSteps
 
 LATE = option(
     float, None, "warn of a rank that computes longer than the others by this share, in nearly every step; unset: 0.5, "

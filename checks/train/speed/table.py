@@ -8,7 +8,7 @@ from preflight.check import Run, ranges, words
 from preflight.checks.train.speed import figures, slow_links
 from preflight.checks.train.speed.facts import AllFacts
 from preflight.checks.train.speed.node_links import MOST_OF_STEP
-from preflight.train_smoke.names import PHASES, TIMED
+from preflight.train_smoke.trainer.names import PHASES, TIMED
 
 WIDTH = 90
 """Of a sentence, in characters: the table above it is as wide."""

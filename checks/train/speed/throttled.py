@@ -14,7 +14,7 @@ from preflight.checks.train.speed.facts import AllFacts
 from preflight.checks.train.speed.stragglers import LATE, LATE_S, OF_PHASE, STRAGGLER, least_share
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed.training import TimedSteps
 
 
 class ThrottledRank(NamedTuple):

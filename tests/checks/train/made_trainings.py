@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from preflight import testing
 from preflight.checks.train import ddp, fsdp2
-from preflight.train_smoke.compare import Apart, Curve, Furthest, GradientsOff, Number, Spread
+from preflight.train_smoke.trainer.compare import Apart, Curve, Furthest, GradientsOff, Number, Spread
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Compared, Facts, TrainedAlone
+    from preflight.train_smoke.strategies.training import Compared, Facts, TrainedAlone
 
 STEPS = 8
 NODES = {"node-0": range(4), "node-1": range(4, 8)}

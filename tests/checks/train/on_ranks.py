@@ -95,7 +95,9 @@ def _main(world: int, deadline_s: float, strategies: str, models: list[str]) -> 
     import torch.distributed  # noqa: F401 -- before the fork: once for all ranks
 
     from preflight.checks.train.model import user_model  # noqa: F401
-    from preflight.train_smoke import ddp, fsdp2, task, user_traits  # noqa: F401
+    from preflight.train_smoke.strategies import ddp, fsdp2  # noqa: F401
+    from preflight.train_smoke.trainer import task
+    from preflight.train_smoke.user import traits  # noqa: F401
 
     task.import_dynamo()
     port = running.free_port()

@@ -14,9 +14,9 @@ from preflight.checks.train import alone
 from preflight.planning import registry
 from preflight.results import judging
 from preflight.sdk import arithmetic
-from preflight.train_smoke import batch, bit_equality, reference, repeated
-from preflight.train_smoke.compare import LEAST
-from preflight.train_smoke.task import TrainingTask
+from preflight.train_smoke.trainer import batch, bit_equality, reference, repeated
+from preflight.train_smoke.trainer.compare import LEAST
+from preflight.train_smoke.trainer.task import TrainingTask
 
 STEPS = 8
 CPU = torch.device("cpu")

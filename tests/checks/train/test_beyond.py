@@ -8,13 +8,14 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import hybrid, pp, tp
-from preflight.checks.train.shared import multiples, parity
-from preflight.train_smoke.compare import Number
+from preflight.checks.train.shared import parity
+from preflight.checks.train.shared.parity import multiples
+from preflight.train_smoke.trainer.compare import Number
 from tests.checks.train.made_trainings import apart, measured, sound, spoil
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Facts
-    from preflight.train_smoke.structure import Changed
+    from preflight.train_smoke.strategies.training import Facts
+    from preflight.train_smoke.trainer.structure import Changed
 
 CHECKS = {"tp": tp, "pp": pp, "hybrid": hybrid}
 VARIANT = {"tp": "matrices", "pp": "gpipe", "hybrid": "hsdp"}

@@ -8,7 +8,7 @@ import pytest
 from preflight.check import Finding, Job, Node, Run
 from preflight.checks.train import checkpoint as check
 from preflight.checks.train.checkpoint import folder, folder_calls, resumed, speed
-from preflight.train_smoke.checkpoint_names import ALONE, CHECKPOINTS, HALF
+from preflight.train_smoke.checkpoint.names import ALONE, CHECKPOINTS, HALF
 
 
 def _run(nodes: int = 1, ranks: int = 4, **options: Any) -> Run:

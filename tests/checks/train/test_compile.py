@@ -11,7 +11,7 @@ import torch
 
 from preflight.checks.train import compile as check
 from preflight.testing import judge
-from preflight.train_smoke import compile as compiled
+from preflight.train_smoke.strategies import compile as compiled
 from tests import running
 from tests.checks.train.made_trainings import sound
 from tests.faults.row import sick

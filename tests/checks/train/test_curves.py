@@ -8,7 +8,7 @@ import pytest
 from preflight.check import Job, Run
 from preflight.checks.train.shared import curves
 from preflight.results import judging
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke.trainer.names import VARIANTS
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from preflight import errors
 from preflight.checks.train import ddp, fsdp, fsdp2
 from preflight.checks.train.shared import parity
 from preflight.planning import registry
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke.trainer.names import VARIANTS
 from tests import running
 
 CHECKS = {"ddp": ddp, "fsdp": fsdp, "fsdp2": fsdp2}

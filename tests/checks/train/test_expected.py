@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.train_smoke.compare import Quantity
+from preflight.train_smoke.trainer.compare import Quantity
 from tests.checks.train import made_trainings as made
 
 

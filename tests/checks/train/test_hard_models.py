@@ -6,7 +6,7 @@ import pytest
 
 from preflight import testing
 from preflight.checks.train import model
-from preflight.train_smoke.names import STEPS
+from preflight.train_smoke.trainer.names import STEPS
 from tests.checks.train import on_ranks
 from tests.faults import train_model
 from tests.faults.row import Fault

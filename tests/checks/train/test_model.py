@@ -10,7 +10,7 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import model
-from preflight.train_smoke.user_names import VARIANTS
+from preflight.train_smoke.user.names import VARIANTS
 from tests import models
 from tests.checks.train import on_ranks
 from tests.faults import train_model

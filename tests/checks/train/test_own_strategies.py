@@ -9,7 +9,7 @@ import torch
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import model
-from preflight.train_smoke import user_pp
+from preflight.train_smoke.user import pipeline
 from tests.checks.train import on_ranks
 from tests.faults import train_model
 from tests.faults.row import Fault
@@ -33,7 +33,7 @@ NOT_RUN = {
     "stages:no_blocks strategies=ddp/plain,pp": "it has 0 repeated blocks between which it could be cut",
 }
 SEVEN_ROWS = "stages:seven_rows strategies=pp"
-if torch.__version__ < user_pp.FEWER_SINCE:
+if torch.__version__ < pipeline.FEWER_SINCE:
     NOT_RUN[SEVEN_ROWS] = "7 rows cannot be cut into equal micro-batches, one for each of 2 stages"
 else:
     OWN[SEVEN_ROWS] = "pp/gpipe"

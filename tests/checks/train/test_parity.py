@@ -8,10 +8,10 @@ import pytest
 from preflight.check import Job, Node, Run
 from preflight.checks.train import ddp
 from preflight.checks.train.shared import parity
-from preflight.checks.train.shared.divergence import CurvePlace, Point
-from preflight.checks.train.shared.variant import Kind, Meaning
+from preflight.checks.train.shared.parity.divergence import CurvePlace, Point
+from preflight.checks.train.shared.parity.variant import Kind, Meaning
 from preflight.results import judging
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke.trainer.names import VARIANTS
 from tests.checks.train.made_trainings import apart, bend, furthest, judge, measured, only, sound, spoil
 
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from preflight.checks.train.shared import divergence
-from preflight.checks.train.shared.divergence import CurvePlace, Divergence, TrainingPair
-from preflight.train_smoke.compare import LEAST
+from preflight.checks.train.shared.parity import divergence
+from preflight.checks.train.shared.parity.divergence import CurvePlace, Divergence, TrainingPair
+from preflight.train_smoke.trainer.compare import LEAST
 from tests.checks.train.made_trainings import apart, bend, furthest, measured, sound
 
 
