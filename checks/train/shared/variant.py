@@ -10,7 +10,7 @@ from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Furthest, Limits
 
 Kind = Literal[
-    "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
+    "not_finite", "wrong_start", "wrong_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
     "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed", "missing_collective", "wrong_gradient",
 ]  # fmt: skip
 """Slugs of the codes in parity.py and model_parallel.py."""
