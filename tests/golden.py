@@ -37,7 +37,7 @@ def _large_and_sick() -> tuple[Job, list[Result]]:
     unlike = [
         made.finding(
             message="NCCL_IB_HCA is 'mlx5_0', expected 'mlx5_1' as on 8184 of 8192 ranks",
-            code="env.variables.unlike", fix="Set NCCL_IB_HCA once for all nodes, in the job's script.",
+            code="env.variables.differs", fix="Set NCCL_IB_HCA once for all nodes, in the job's script.",
             variable="NCCL_IB_HCA",
             **job.where(rank),
         )

@@ -43,7 +43,7 @@ def test_nccls_ras_is_heard_and_said_where_it_does_not_agree(tmp_path: Path) -> 
         words = ["--only", "plugin", "--plugin", "steps_omit_last", "--backend", "nccl"]
         finished = running.run_ranks(tmp_path / "report", ranks, *words)
     (found,) = finished.findings()
-    assert (found["code"], found["where"]["rank"]) == ("plugin.steps_omit_last.out_of_step", 1), finished.told()
+    assert (found["code"], found["where"]["rank"]) == ("plugin.steps_omit_last.desync", 1), finished.told()
     counted = "NCCL has launched AllReduce 2 on rank 2, 3 on ranks 0-1"
     assert found["message"].endswith(f"NCCL's RAS does not agree: {counted}"), finished.told()
     assert found["evidence"]["ras"] == counted, finished.told()

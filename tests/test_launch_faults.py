@@ -149,7 +149,7 @@ def test_a_duplicate_instead_of_a_rank_and_a_rank_beyond_the_world(tmp_path: Pat
     ranks = running.plain_ranks(3)
     came = [ranks[0], ranks[1], ranks[1], {**ranks[2], "RANK": "3"}]
     finished = running.run_ranks(tmp_path, came, "--only", "comm.init", deadline_s=30)
-    outside = [finding for finding in finished.findings() if finding["code"] == "env.launch.rank_outside"]
+    outside = [finding for finding in finished.findings() if finding["code"] == "env.launch.rank_out_of_range"]
     others = [finding for finding in finished.findings() if finding not in outside]
     assert ELSEWHERE["rank_outside"].is_told_by(outside), finished.told()
     assert ELSEWHERE["duplicate_instead"].is_told_by(others), finished.told()

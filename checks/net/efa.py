@@ -32,13 +32,13 @@ from preflight.sdk.probe import NoReply, Probe
 
 PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=30, estimate_s=1.0)
 
-SILENT = Code(
+NO_ANSWER = Code(
     "libfabric does not answer.",
     fix="There: fi_info -p efa; dmesg | grep -i efa. NCCL's plugin makes the same query: drain the node, or reload the "
     "driver (modprobe -r efa; modprobe efa).",
     action=Action.REBOOT,
 )
-UNSEEN = Code(
+MISSING = Code(
     "libfabric does not show an EFA device that the node has.",
     fix="There: fi_info -p efa; ls -l /dev/infiniband; ulimit -l. Give the container all of /dev/infiniband, and "
     "install the EFA software of one release.",
@@ -153,12 +153,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         unseen = [name for name in reading["devices"] if name not in (reading["seen"] or ())]
         if reading["silent"]:
             text = f"fi_info -p efa: {reading['silent']}, expected its devices in tenths of a second"
-            yield SILENT.finding(severity, text, node=node)
+            yield NO_ANSWER.finding(severity, text, node=node)
         elif reading["seen"] is not None and unseen:
             why = f" ({reading['error']})" if reading["error"] else ""
             text = f"libfabric shows {number - len(unseen)} of {number} EFA devices{why}, expected all"
             text += f"; {words.some(unseen, 4)} {'is' if len(unseen) == 1 else 'are'} missing"
-            yield UNSEEN.finding(severity, text, node=node)
+            yield MISSING.finding(severity, text, node=node)
     yield from _without_plugin(with_efa, run)
     for called, versions in _versions(with_efa).items():
         yield from _differing(called, versions, run)

@@ -41,12 +41,12 @@ LINK = Code(
     "node if they keep rising.",
     action=Action.REPLACE,
 )
-RESENT = Code(
+RETRANSMITS = Code(
     "HCAs resent packets during the run.",
     fix="See rdma statistic show link {device}/{port}, and drops on switches; on RoCE also PFC and ECN everywhere.",
     action=Action.NONE,
 )
-FULL = Code(
+COUNTER_SATURATED = Code(
     "An error counter of an HCA is saturated and cannot rise.",
     fix="There: perfquery -x -C {device} -P {port}; reset its counters: perfquery -R -C {device} -P {port}",
 )
@@ -151,7 +151,7 @@ def _full(
         ends = [f"{name} ({counters[name]:,})" for name in full]
         what = f"at the end of its counter{'' if len(full) == 1 else 's'} {words.some(ends, SHOWN)}"
         fix = None if use.port["layer"] == hca.INFINIBAND else FIX_ETHERNET
-        yield PortTrouble(FULL, severity, use.rank, use.label, what, "room to rise", fix)
+        yield PortTrouble(COUNTER_SATURATED, severity, use.rank, use.label, what, "room to rise", fix)
 
 
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
@@ -164,4 +164,6 @@ def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) ->
     device = worst[0].hca["name"]
     where = {"node": names.pop()} if len(names) == 1 else {}
     where |= {"device": device} if len(worst) == 1 else {}
-    return RESENT.info(f"{text}, expected none", evidence={"device": device, "port": worst[0].port["port"]}, **where)
+    return RETRANSMITS.info(
+        f"{text}, expected none", evidence={"device": device, "port": worst[0].port["port"]}, **where
+    )

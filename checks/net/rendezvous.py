@@ -33,7 +33,7 @@ SILENT_ADDRESS = Code(
     "MASTER_ADDR has an address that does not answer, besides one that does.",
     fix="Set MASTER_ADDR to {usable}, or remove {address} from {name} (DNS, /etc/hosts).",
 )
-UNLIKE = Code(
+DIFFERENT_ADDRESSES = Code(
     "MASTER_ADDR resolves to different addresses on some nodes.",
     fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
@@ -42,7 +42,7 @@ LOOPBACK = Code(
     fix="Give that name the host's real address in its /etc/hosts (cloud-init: manage_etc_hosts: false), or set "
     "GLOO_SOCKET_IFNAME to the interface that joins the nodes.",
 )
-FAR = Code(
+SLOW_CONNECT = Code(
     "Connecting to MASTER_ADDR takes much longer than on the other nodes.",
     fix="On that node: tracepath {address}; check its route, and what saturates its link (ip -s link).",
     action=Action.NONE,
@@ -223,7 +223,7 @@ def _differing(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     name = next((reading["name"] for reading in remote.values()), "")
     for rank, text in reachability.differing(known, name, lambda who: _nodes(who, run)):
         where = {} if rank is None else {"node": run.job.node_of(rank).node}
-        yield UNLIKE.warn(text, evidence={"name": name}, **where)
+        yield DIFFERENT_ADDRESSES.warn(text, evidence={"name": name}, **where)
 
 
 def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -236,4 +236,4 @@ def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             took = f"connecting to {connection['address']} takes {words.duration(connection['seconds'])}"
             text = f"{took}, expected about {words.duration(usual)} as on most nodes"
             evidence = {"address": connection["address"]}
-            yield FAR.warn(text, node=run.job.node_of(rank).node, evidence=evidence)
+            yield SLOW_CONNECT.warn(text, node=run.job.node_of(rank).node, evidence=evidence)

@@ -30,7 +30,7 @@ SHM_FILES = Code(
     fix="On {node}, as root: rm {file}; they take the next job's memory. job_container/tmpfs gives each its own.",
 )
 
-UNSEEN = Code(
+HIDDEN_PROCESSES = Code(
     "Processes of other users could not be looked at.",
     fix="Run it as root, as Slurm runs prologs and epilogs, or as the job's user.",
 )
@@ -110,7 +110,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         node, job = run.job.node_of(rank).node, f"job {left['job']}"
         if left.get("blind"):
             text = f"the environment of other users' processes cannot be read, so none of {job} would be seen"
-            yield UNSEEN.not_measured(f"{text}; expected to run as root or as the job's user", node=node)
+            yield HIDDEN_PROCESSES.not_measured(f"{text}; expected to run as root or as the job's user", node=node)
         if processes := left["processes"]:
             who = words.some([f"{each['name']} (pid {each['pid']}, state {each['state']})" for each in processes])
             text = f"{job} has left processes, {run[WAIT_S]:g} s after its end: {who}; expected none"

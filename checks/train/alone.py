@@ -68,7 +68,7 @@ NOT_FINITE = Code(
     action=Action.NONE,
     see=("gpu.compute", "gpu.health", "node.kernel"),
 )
-OTHER_BITS = Code(
+DIFFERENT_BITS = Code(
     "Within the limits, several ranks of a kind get different bits than the rest, or most differ each time.",
     fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
     see=("env.software", "env.variables"),
@@ -147,7 +147,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         share = f"{len(near):,} of {ranges.count(len(facts), 'rank')}"
         text = f"trained twice alone, {share} got different bits (within the limits), expected the same"
         text += ": the libraries add in varying order, or most are faulty"
-        yield near, OTHER_BITS.warn(text, noticed_by=tuple(near))
+        yield near, DIFFERENT_BITS.warn(text, noticed_by=tuple(near))
         quiet = {*near}
     for rank in [rank for rank in differing if rank not in quiet]:
         training, twice = next(iter(differing[rank]["unlike"].items()))
@@ -232,7 +232,7 @@ def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limit
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
         apart = _apart(bits["whole"], usual["whole"])
         # two faulty devices hardly make the same small mistake
-        say = OTHER_BITS.warn if len(votes.ranks_of[own]) > 1 and apart <= limits.curves else WRONG_ALONE.fail
+        say = DIFFERENT_BITS.warn if len(votes.ranks_of[own]) > 1 and apart <= limits.curves else WRONG_ALONE.fail
         yield [rank], say(text, evidence={"apart": compare.as_json(apart), "kind": bits["kind"]}, **where)
 
 
@@ -246,7 +246,7 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
     text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "
     text += f"{ranges.ranks(ranks)}{f', and different again on {len(found) - 1:,} more' if len(found) > 1 else ''}"
     is_small = all(apart <= limits.curves for *_, apart in found) and all(len(ranks) > 1 for ranks, _ in sides)
-    say = OTHER_BITS.warn if is_small else WRONG_ALONE.fail
+    say = DIFFERENT_BITS.warn if is_small else WRONG_ALONE.fail
     return say(f"{text}, expected the same on all", step=first.step, parameter=first.parameter)
 
 

@@ -8,7 +8,7 @@ def found(*entries):
     facts = {rank: {"entries": count} for rank, count in enumerate(entries)}
     nodes = {f"node-{rank}": [rank] for rank in facts}
     findings = testing.judge(data_folder, facts, nodes=nodes, settings={"folder": "/data"})
-    return [(one["code"], one["where"].get("node")) for one in findings]
+    return [(finding["code"], finding["where"].get("node")) for finding in findings]
 
 
 def test_equal_nodes_are_sound():
@@ -16,17 +16,17 @@ def test_equal_nodes_are_sound():
 
 
 def test_the_odd_node_is_named():
-    assert found(120, 120, 3, 120) == [("plugin.data_folder.unlike", "node-2")]
+    assert found(120, 120, 3, 120) == [("plugin.data_folder.different", "node-2")]
 
 
-def test_one_against_one_names_nobody():
-    assert found(120, 3) == [("plugin.data_folder.unlike", None)]
+def test_two_different_nodes_have_no_culprit():
+    assert found(120, 3) == [("plugin.data_folder.different", None)]
 
 
 def measured(folder):
     """The check's part of the report of a real run with two ranks."""
     (check,) = testing.measure("data_folder.py", settings={"folder": folder})["checks"]
-    return check["status"], [one["code"] for one in check["findings"]]
+    return check["status"], [finding["code"] for finding in check["findings"]]
 
 
 def test_a_folder_that_is_there(tmp_path):

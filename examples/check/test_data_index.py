@@ -48,9 +48,9 @@ def test_a_file_system_that_hangs(tmp_path):
     assert status == "fail" and message.startswith(f"opening {tmp_path}/index.json: no answer within 2.")
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "FileNotFoundError: "), ("{", "JSONDecodeError: ")])
-def test_no_index(tmp_path, content, says):
+@pytest.mark.parametrize(("content", "error"), [(None, "FileNotFoundError: "), ("{", "JSONDecodeError: ")])
+def test_no_index(tmp_path, content, error):
     if content is not None:
         (tmp_path / "index.json").write_text(content)
     status, (message,) = measured(tmp_path / "index.json")
-    assert status == "fail" and says in message
+    assert status == "fail" and error in message

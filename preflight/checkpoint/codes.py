@@ -5,7 +5,7 @@ from preflight.check import Code
 FAMILY = "preflight.checkpoint"
 PURPOSE = "What `preflight checkpoint` finds in a saved checkpoint."
 
-TORN = Code(
+TRUNCATED = Code(
     "A file ends before what it should hold, or was never filled: the save or the copy did not finish.",
     fix="Copy it again and compare the sizes (ls -l on both sides); if the original is as short, take the checkpoint "
     "before it. Was the disk full, or the job killed while it saved?",
@@ -50,7 +50,7 @@ PICKLE = Code(
     "A file is a pickle where tensors are expected.",
     fix="Do not load it, unless you made it yourself; save with torch.save(state_dict) or safetensors.",
 )
-OTHER_FORMAT = Code(
+WRONG_FORMAT = Code(
     "A file that should hold tensors has another format.",
     fix="Check what it is (file NAME); copy the right one, or move it out of the folder.",
 )
@@ -58,7 +58,7 @@ LEFTOVER = Code(
     "No index names a file or a tensor that is there: it is left from another save, and nothing loads it.",
     fix="Save into an empty folder each time; delete it once this checkpoint is known to load.",
 )
-TWICE = Code(
+DUPLICATE_TENSOR = Code(
     "A tensor is in two files: which one counts depends on the loader.",
     fix="Delete the file that is left from another save, or write the shards again into an empty folder.",
 )
@@ -84,7 +84,7 @@ NOT_IN_MODEL = Code(
     "The checkpoint has tensors that the model lacks.",
     fix="Is it the checkpoint of this model and version? load_state_dict(strict=False) would drop them.",
 )
-OTHER_SHAPE = Code(
+SHAPE_MISMATCH = Code(
     "Shapes of tensors differ from the model's.",
     fix="Build the model with the configuration of the training (vocabulary, width, heads, tensor-parallel degree).",
 )
@@ -116,7 +116,7 @@ SEVERITIES = {
 """Severities; all others are fail."""
 
 
-OF_FIT = {"prefix", "not_in_checkpoint", "not_in_model", "other_shape", "no_fit"}
+OF_FIT = {"prefix", "not_in_checkpoint", "not_in_model", "shape_mismatch", "no_fit"}
 """Slugs that do not mean a fault of the checkpoint itself."""
 
 

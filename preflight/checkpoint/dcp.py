@@ -76,7 +76,7 @@ def read_metadata(path: str) -> tuple[dict[str, Described | None], list[SavedPar
     """(tensors and other objects by name, where they are). Raises Damage, OSError."""
     size = os.path.getsize(path)
     if not size:
-        raise Damage("torn", "has 0 bytes")
+        raise Damage("truncated", "has 0 bytes")
     if size > inert_pickle.LARGEST:
         raise Damage("broken", f"has {words.size(size)}, expected {words.size(inert_pickle.LARGEST)} or less")
     with open(path, "rb") as file:
@@ -161,7 +161,7 @@ def _read_file(folder: str, name: str, entries: list[SavedPart], contents: Conte
     if end > size:
         lost = [entry for entry in entries if entry.at + entry.length > size]
         text = f"has {size:,} bytes, expected {end:,}: {len(lost)} of its {count(len(entries), 'part')} are cut off"
-        contents.add_flaw("torn", name, f"{text}, such as {lost[0].name}")
+        contents.add_flaw("truncated", name, f"{text}, such as {lost[0].name}")
     whole = iter(sorted((entry for entry in entries if entry.at + entry.length <= size), key=lambda entry: entry.at))
     with open(path, "rb") as file:
         while batch := list(islice(whole, AT_ONCE)):
@@ -193,6 +193,8 @@ def _stretches(file: IO[bytes], entry: SavedPart, contents: Contents) -> Iterato
         return
     needed = math.prod(shape) * BYTES[dtype]
     if storage.at is None or storage.bytes < offset * BYTES[dtype] + needed:
-        contents.add_flaw("torn", entry.file, f"expected {needed:,} bytes, {storage.bytes:,} are there", entry.name)
+        contents.add_flaw(
+            "truncated", entry.file, f"expected {needed:,} bytes, {storage.bytes:,} are there", entry.name
+        )
     elif needed:
         yield Stretch(entry.file, storage.at + offset * BYTES[dtype], needed, dtype, entry.name)

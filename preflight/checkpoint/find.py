@@ -72,7 +72,7 @@ def _read_file(path: str, contents: Contents) -> Iterator[int]:
     try:
         kind = folder.kind_of(path)
     except Damage as damage:
-        if damage.slug == "other_format":
+        if damage.slug == "wrong_format":
             raise NotUsable(f"{damage}; {EXPECTED}") from None
         kind = ""
     contents.kind = {"torch": "a file of torch.save", "safetensors": "a file of safetensors"}.get(kind, "a file")

@@ -82,7 +82,7 @@ def _look_at(file: IO[bytes], group: list[Stretch], buffer: bytearray, contents:
         yield got
         if got < wanted:
             text = f"ends at byte {start:,}, expected {end:,}: it became shorter while it was read"
-            contents.add_flaw("torn", group[0].file, text)
+            contents.add_flaw("truncated", group[0].file, text)
             break
     for stretch, tally in zip(group, tallies, strict=True):
         _tell(stretch, tally, contents)

@@ -39,7 +39,10 @@ def flaws(
         shape, wanted = by_name[held[name]].shape, model.shapes[expected[name]]
         if shape != wanted:
             yield Flaw(
-                "other_shape", by_name[held[name]].file, f"{list(shape)}, and {list(wanted)} in the model", held[name]
+                "shape_mismatch",
+                by_name[held[name]].file,
+                f"{list(shape)}, and {list(wanted)} in the model",
+                held[name],
             )
     for name in expected:
         if name not in held:

@@ -30,7 +30,7 @@ def kind_of(path: str) -> str:
     with open(path, "rb") as file:
         head = file.read(512)
     if not head:
-        raise Damage("torn", "has 0 bytes: it was created, but nothing was written to it")
+        raise Damage("truncated", "has 0 bytes: it was created, but nothing was written to it")
     if head.startswith(LFS):
         raise Damage("missing", "is a Git LFS pointer, and the data is not here: git lfs pull")
     if head.startswith((b"PK\3\4", torch_file.LEGACY)):
@@ -38,14 +38,14 @@ def kind_of(path: str) -> str:
     if head[8:9] == b"{" or head[8:10] == b" {":
         return "safetensors"
     if not head.strip(b"\0"):
-        raise Damage("torn", f"begins with {len(head)} zeros: space was allocated, but the data was never written")
+        raise Damage("truncated", f"begins with {len(head)} zeros: space was allocated, but the data was never written")
     if name := next((name for start, name in FORMATS.items() if head.startswith(start)), ""):
-        raise Damage("other_format", f"is a file of {name}")
+        raise Damage("wrong_format", f"is a file of {name}")
     if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5":
         raise Damage("pickle", "is a plain pickle, not one of torch.save: loading it runs what it says")
     if path.endswith(".safetensors"):
         raise Damage("broken", f"begins with {head[:16]!r}, expected the length of a header and the header in JSON")
-    raise Damage("other_format", f"begins with {head[:16]!r}")
+    raise Damage("wrong_format", f"begins with {head[:16]!r}")
 
 
 def read_file(folder: str, name: str, contents: Contents) -> Iterator[int]:
@@ -120,7 +120,7 @@ def _compare(index: str, parts: Mapping[str, str], contents: Contents) -> None:
             elsewhere = f"; it is in {words.some(places)}" if places else ""
             contents.add_flaw("missing", file, f"is not in it, but {index} expects it there{elsewhere}", name)
         elif len(places) > 1:
-            contents.add_flaw("twice", index, f"is in {words.some(places)}, expected it in one file", name)
+            contents.add_flaw("duplicate_tensor", index, f"is in {words.some(places)}, expected it in one file", name)
     for name, places in held.items():
         if parts and name not in parts:
             contents.add_flaw("leftover", places[0], f"is in it, but not in {index}: no loader reads it", name)

@@ -40,7 +40,7 @@ def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
                 contents.add_flaw("wrong_shape", name, text, tensor_name)
             elif start + high > size:
                 text = f"ends at byte {start + high:,} by the header, the file at {size:,}: it was cut off"
-                contents.add_flaw("torn", name, text, tensor_name)
+                contents.add_flaw("truncated", name, text, tensor_name)
             else:
                 stretches.append(Stretch(name, start + low, high - low, tensor.dtype, tensor_name))
     _tell_of_gaps(sorted(places), size - start, name, contents)
@@ -55,7 +55,7 @@ def _header(path: str, size: int) -> tuple[dict[str, Any], int]:
         if length > LARGEST_HEADER:
             raise Damage("broken", f"its header would have {length:,} bytes, expected {LARGEST_HEADER:,} or less")
         if 8 + length > size:
-            raise Damage("torn", f"has {size:,} bytes, and its header alone {length:,}: it was cut off")
+            raise Damage("truncated", f"has {size:,} bytes, and its header alone {length:,}: it was cut off")
         text = file.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_without_doubles)
@@ -86,7 +86,7 @@ def _tensor(name: str, about: Any, file: str) -> tuple[SavedTensor, int, int]:
     if not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) or math.prod(shape) >= 1 << 62 or low > high:
         raise Damage("broken", f"its header says of {name} {about!r:.80}, which no tensor has")
     if dtype not in DTYPES:
-        raise Damage("other_format", f"{name} is of type {dtype!r:.20}, expected {', '.join(DTYPES)}")
+        raise Damage("wrong_format", f"{name} is of type {dtype!r:.20}, expected {', '.join(DTYPES)}")
     assert DTYPES[dtype] in BYTES
     return SavedTensor(name, DTYPES[dtype], shape, file, f"{file}:{low}:{high}" if high > low else ""), low, high
 

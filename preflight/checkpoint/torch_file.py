@@ -101,10 +101,10 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
     entries = _entries(file, size, start)
     pickled = next((entry for entry in entries if entry.rpartition("/")[2] == "data.pkl"), None)
     if pickled is None:
-        raise Damage("other_format", "is a zip without data.pkl, expected one of torch.save")
+        raise Damage("wrong_format", "is a zip without data.pkl, expected one of torch.save")
     folder = pickled.removesuffix("data.pkl")
     if f"{folder}constants.pkl" in entries:
-        raise Damage("other_format", "is an archive of TorchScript (torch.jit.save), expected a state dict")
+        raise Damage("wrong_format", "is an archive of TorchScript (torch.jit.save), expected a state dict")
     at, length = entries[pickled]
     if length > inert_pickle.LARGEST:
         raise Damage(
@@ -119,7 +119,7 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
         return storages.setdefault(storage.key, storage)
 
     if f"{folder}byteorder" in entries and _entry(file, entries[f"{folder}byteorder"]) != sys.byteorder.encode():
-        raise Damage("other_format", f"was saved with a different byte order, expected {sys.byteorder} endian")
+        raise Damage("wrong_format", f"was saved with a different byte order, expected {sys.byteorder} endian")
     return unpickled(io.BytesIO(_entry(file, (at, length))), persistent)
 
 
@@ -147,7 +147,7 @@ def _torn_zip(file: IO[bytes], size: int, start: int) -> Damage:
     if file.read(4) != b"PK\3\4":
         return Damage("broken", f"does not begin as a zip (at byte {start:,})")
     text = "begins as a zip of torch.save, but the directory at its end is missing"
-    return Damage("torn", f"{text}: it was cut off after {size:,} bytes, while it was written or copied")
+    return Damage("truncated", f"{text}: it was cut off after {size:,} bytes, while it was written or copied")
 
 
 def _data_at(file: IO[bytes], start: int, entry: zipfile.ZipInfo, size: int) -> int:
@@ -161,11 +161,11 @@ def _data_at(file: IO[bytes], start: int, entry: zipfile.ZipInfo, size: int) -> 
             "broken", f"its directory says that {entry.filename} is at byte {entry.header_offset:,}, where it is not"
         )
     if entry.compress_type != zipfile.ZIP_STORED:
-        raise Damage("other_format", f"{entry.filename} in it is compressed, which torch.save never does")
+        raise Damage("wrong_format", f"{entry.filename} in it is compressed, which torch.save never does")
     name, extra = struct.unpack("<HH", header[26:30])
     at = entry.header_offset + _LOCAL_HEADER + int(name) + int(extra)
     if at + entry.file_size > size:
-        raise Damage("torn", f"{entry.filename} in it ends at byte {at + entry.file_size:,} of {size:,}")
+        raise Damage("truncated", f"{entry.filename} in it ends at byte {at + entry.file_size:,} of {size:,}")
     return at
 
 
@@ -274,7 +274,7 @@ def _stretch(
     elif needed > has:
         contents.add_flaw("wrong_shape", file, f"{what}, which has {has:,} by the pickle", tensor.name)
     elif needed > storage.bytes:
-        contents.add_flaw("torn", file, f"{what}, and {storage.bytes:,} are in the file", tensor.name)
+        contents.add_flaw("truncated", file, f"{what}, and {storage.bytes:,} are in the file", tensor.name)
     elif extent:
         yield Stretch(file, storage.at + offset * size, extent * size, tensor.dtype, tensor.name)
 

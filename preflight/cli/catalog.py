@@ -26,10 +26,13 @@ def _line(check: CatalogEntry) -> str:
 
 
 def describe_code(options: argparse.Namespace) -> int:
+    from preflight.core import renamed_codes
     from preflight.core.finding import OWN_SLUGS, RUN
     from preflight.planning import describe
 
-    sources, what = registry.sources(options.plugin), registry.RENAMED.get(options.what, options.what)
+    sources, what = registry.sources(options.plugin), renamed_codes.current(options.what)
+    if what != options.what:
+        print(words.plain(f"{options.what} is now {what}\n"))
     if what.startswith("preflight.rendezvous"):
         from preflight.rendezvous import codes
 

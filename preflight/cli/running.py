@@ -56,6 +56,7 @@ def _touch(plugins: list[str]) -> None:
 
 def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
     """(policy of `--config`, None without it; all checks). What the file says becomes the default of the options."""
+    options.renamed = {}
     if not options.config:
         _touch(options.plugin)
         return None, registry.sources(options.plugin)
@@ -71,11 +72,18 @@ def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, So
         settings([f"{name}={value}" for name, value in said.options.items()], sources)
     except UsageError as error:
         raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
+    options.renamed = said.renamed
     options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
     for name in ("level", "deadline", "report", "backend", "baseline", "strict", "only", "skip"):
         if not getattr(options, name, True):
             setattr(options, name, getattr(said, name))
     return policy, sources
+
+
+def say_new_names(options: argparse.Namespace) -> None:
+    """A line for each code that `--config` calls by an old name."""
+    for old, today in options.renamed.items():
+        Output().complain(f"{options.config}: {old} is now {today}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,6 +120,8 @@ def run(options: argparse.Namespace) -> int:
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
+    if not here.rank:
+        say_new_names(options)
     return _supervise(options, request, sinks, needs_torch=not quick, alone=alone and not plugins)
 
 

@@ -18,6 +18,7 @@ def show(options: argparse.Namespace) -> int:
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
     policy, sources = running.configured(options)
+    running.say_new_names(options)
     texts = running.settings(options.set, sources)
     if options.judge:
         book = report.facts_beside(path)

@@ -26,7 +26,7 @@ OF_THE_ENGINE = {
     "timed_out": Action.RESTART_JOB,
     "lost": Action.RESTART_JOB,
     "raised": Action.RESTART_JOB,
-    "out_of_step": Action.FIX_CONFIG,
+    "desync": Action.FIX_CONFIG,
     "no_process": Action.FIX_CONFIG,
     "rendezvous": Action.FIX_CONFIG,
     "foreign_writer": Action.FIX_CONFIG,

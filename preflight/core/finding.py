@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import renamed_codes
+
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
     "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
@@ -54,12 +56,13 @@ class Reported:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Reported":
-        """Ignores fields that a newer preflight has added. Raises KeyError and TypeError if `data` is not a finding."""
+        """Ignores fields that a newer preflight has added, and gives a code its name of today. Raises KeyError and
+        TypeError if `data` is not a finding."""
         known = {name: data[name] for name in _KINDS if name in _ALWAYS or name in data}
         for name, value in known.items():
             if not isinstance(value, _KINDS[name]):
                 raise TypeError(f"{name} of a finding is {value!r}")
-        return Reported(**known)
+        return Reported(**{**known, "code": renamed_codes.current(known["code"])})
 
 
 RUN = "preflight.run"
@@ -67,7 +70,7 @@ RUN = "preflight.run"
 RUN_SLUGS = {
     "no_process": "A limit on a node keeps a process or a thread from being started, or a file from being opened.",
     "deadline": "Checks were left out because the run's deadline left no time for them.",
-    "stood_still": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
+    "stalled": "A supervisor stood still (stopped, or starved of CPU), so the others gave up on it.",
     "lost": "A rank never joined the run, or stopped responding.",
     "store_lost": "The store over which the ranks communicate could not be started or reached, or does not answer.",
     "foreign_writer": "Something that is no rank of the run writes into its store.",
@@ -80,8 +83,8 @@ RUN_SLUGS = {
     "baseline": "The run of --baseline had a different backend or number of ranks, or the history of --baseline auto "
     "cannot be read: nothing was compared with it.",
     "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
-    "beside_history": "The runs that --baseline auto compared this one with.",
-    "beside_profile": "The profile (--profile) that the nodes were compared with, and how many values.",
+    "compared_with_history": "The runs that --baseline auto compared this one with.",
+    "compared_with_profile": "The profile (--profile) that the nodes were compared with, and how many values.",
     "profile_gpus": "A node's number of GPUs differs from that of its kind in the profile (--profile).",
     "profile_missing": "A node lacks a network card or an HCA that its kind in the profile has.",
     "profile_differs": "A value of a node differs from its kind in the profile: a version, a link, a limit.",
@@ -96,6 +99,6 @@ OWN_SLUGS = {
     "lost": "The rank stopped responding.",
     "raised": "It raised an exception.",
     "bad_facts": "What `measure` returned is not JSON, holds NaN or is too large.",
-    "out_of_step": "A rank skipped a collective that the others entered, or entered a different one.",
+    "desync": "A rank skipped a collective that the others entered, or entered a different one.",
 }
 """The engine's codes, under every check."""

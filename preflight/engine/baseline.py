@@ -61,7 +61,7 @@ def _send(path: str, channel: Channel) -> None:
     channel.send_all({"value": {"job": job, "versions": versions}})
 
 
-def beside_history(
+def compared_with_history(
     loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> tuple[list[Reported], str]:
     """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
@@ -93,7 +93,7 @@ def _handed_over(kept: Mapping[str, Any]) -> str:
     return text if len(text) < MOST else ""
 
 
-def beside_profile(
+def compared_with_profile(
     loop: EventLoop, request: Request, made: report.Report, book: FactsStore
 ) -> tuple[list[Reported], str]:
     """`--profile`: (each node beside the one of its kind, the run's entry as JSON or ""), in a child, since it imports

@@ -21,7 +21,7 @@ from preflight.engine.run_findings import (
     interrupted,
     no_process,
     own_fault,
-    stood_still,
+    stalled,
     store_lost,
 )
 from preflight.engine.store_client import StoreLost
@@ -141,7 +141,7 @@ class Leader:
             coordinator.add_run_finding(foreign_writer(why, self.here))
         except StoodStill as why:
             self.loop.begin_ending()
-            coordinator.add_run_finding(stood_still(0, coordinator.job, str(why)))
+            coordinator.add_run_finding(stalled(0, coordinator.job, str(why)))
         except UsageError:
             raise
         except Exception as why:
@@ -168,9 +168,9 @@ class Leader:
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
         of_profile, of_history = list[Reported](), list[Reported]()
         if request.profile:
-            of_profile, entry = baseline.beside_profile(self.loop, request, made, coordinator.book)
+            of_profile, entry = baseline.compared_with_profile(self.loop, request, made, coordinator.book)
         if sinks.baseline:
-            of_history, entry = baseline.beside_history(
+            of_history, entry = baseline.compared_with_history(
                 self.loop, sinks.history or "", made, coordinator.book, request.sources, entry
             )
         self.supervisor.entry = entry

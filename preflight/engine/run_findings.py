@@ -85,11 +85,11 @@ def no_time(checks: Sequence[str], deadline_s: float) -> Reported:
     return run_finding("error", "deadline", text, "Give the run more time (--deadline), or fewer checks (--only).")
 
 
-def stood_still(rank: int | None, job: Job, how: str) -> Reported:
+def stalled(rank: int | None, job: Job, how: str) -> Reported:
     """The finding for a supervisor that stood still: the ranks that gave up on it are not to blame."""
     where = job.where(rank) if rank is not None else {}
     fix = "Was it stopped (SIGSTOP, a suspended job), or is its node starved of CPU? Check its load."
-    return run_finding("error", "stood_still", how, fix, where)
+    return run_finding("error", "stalled", how, fix, where)
 
 
 def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
@@ -180,7 +180,7 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
     """The finding that says why a rank ends without rank 0's verdict."""
     if still_s >= STILL_S:
         how = f"this supervisor stood still for {still_s:.0f} s, and then {why}"
-        return stood_still(here.rank, own_job(here, follower), how)
+        return stalled(here.rank, own_job(here, follower), how)
     if follower is not None and follower.rank_0_is_dead():
         others = [rank for rank in follower.dead_beside_me() if rank != 0]
         beside = f" (so is {rank_ranges.ranks(others)})" if others else ""

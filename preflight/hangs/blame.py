@@ -36,7 +36,7 @@ FIXES = {
     "slow": "Nothing hangs: compare its speed with an earlier run of this job, and check what else runs on the nodes.",
     "own_fault": "A bug in preflight, not a problem of the machine: please report it with that rank's output.",
     "stopped": "Something stopped this process (SIGSTOP, a debugger, a suspended job): find out what, then run again.",
-    "out_of_step": (
+    "desync": (
         "Find where this rank goes a different way (a condition on the rank, uneven data, different code or settings "
         "on its node): its stack and last collectives are in DIR/logs (--report DIR)."
     ),
@@ -241,7 +241,7 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
         "Compare both sides' stacks and last collectives (--report DIR, in DIR/logs): a condition on the rank, uneven "
         "data, different code or settings on one node."
     )
-    return _reported(check, Severity.FAIL, "out_of_step", message, set(bad), fix)
+    return _reported(check, Severity.FAIL, "desync", message, set(bad), fix)
 
 
 def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
@@ -272,7 +272,7 @@ def _finding(
     check: str, scope: Scope, rank: int, outcome: Outcome, told: str, victims: set[int], job: Job, *, is_odd: bool
 ) -> Reported:
     slug = "raised" if outcome.kind == "skipped" else (outcome.slug or outcome.kind)
-    slug, fix = ("out_of_step", "out_of_step") if is_odd else (slug, _fix_for(outcome, slug))
+    slug, fix = ("desync", "desync") if is_odd else (slug, _fix_for(outcome, slug))
     severity = Severity.FAIL if is_odd else _severity(scope, outcome)
     evidence = {"doing": outcome.doing} if outcome.doing else {}
     reported = _reported(check, severity, slug, told, victims, FIXES[fix])

@@ -105,7 +105,7 @@ def which(runs: list[str], kind: str) -> Reported:
     fix = fix if runs else f"Run it {FEWEST} times with --history FILE while the machine is sound."
     return Reported(
         severity="info",
-        code=f"{RUN}.beside_history",
+        code=f"{RUN}.compared_with_history",
         message=text,
         fix=fix,
         evidence={"runs": runs},

@@ -173,7 +173,7 @@ def which(path: str, made: Sequence[ProfileKind], entry: Mapping[str, Any], aske
     if not held:
         told = f"no node was compared with the profile {path}: none of its values was measured"
     return Reported(
-        severity="info", code=f"{RUN}.beside_profile", message=told, fix="Nothing to do.",
+        severity="info", code=f"{RUN}.compared_with_profile", message=told, fix="Nothing to do.",
         action=Action.NONE,
     )  # fmt: skip
 

@@ -7,12 +7,13 @@ from datetime import date
 from typing import Any
 
 from preflight.check import Level
+from preflight.core import renamed_codes
 from preflight.core.finding import OWN_SLUGS, RUN
 from preflight.errors import UsageError, near_misses
 from preflight.planning import toml_file
 from preflight.planning.plan import LONGEST_S, SHORTEST_S
 from preflight.planning.policy import Waiver
-from preflight.planning.registry import RENAMED, Source, load
+from preflight.planning.registry import Source, load
 
 SEVERITIES = ("fail", "warn", "info")
 
@@ -34,6 +35,8 @@ class Config:
     """Texts by name, as given to `--set`."""
     severity: Mapping[str, str] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Today's names of the codes that the file calls by an old one."""
 
 
 def read(path: str) -> Config:
@@ -52,7 +55,12 @@ def parse(data: Mapping[str, Any], folder: str = ".") -> Config:
     values = {key: _READERS[key](key, value) for key, value in data.items()}
     if "plugins" in values:
         values["plugins"] = tuple(_placed(plugin, folder) for plugin in values["plugins"])
-    return Config(**values)
+    return Config(**values, renamed=_renamed(data))
+
+
+def _renamed(data: Mapping[str, Any]) -> dict[str, str]:
+    codes = (*_flat("severity", data.get("severity", {})), *(waiver["code"] for waiver in data.get("waivers", ())))
+    return {code: today for code in codes if (today := renamed_codes.current(code)) != code}
 
 
 def _placed(plugin: str, folder: str) -> str:
@@ -114,7 +122,8 @@ def _options(key: str, value: Any) -> dict[str, str]:
 
 def _severity(key: str, value: Any) -> dict[str, str]:
     read_word = _word(*SEVERITIES)
-    return {RENAMED.get(code, code): read_word(f"{key}.{code}", given) for code, given in _flat(key, value).items()}
+    severities = {code: read_word(f"{key}.{code}", given) for code, given in _flat(key, value).items()}
+    return {renamed_codes.current(code): severity for code, severity in severities.items()}
 
 
 def _waivers(key: str, value: Any) -> tuple[Waiver, ...]:
@@ -135,7 +144,7 @@ def _waiver(key: str, waiver: dict[str, Any]) -> Waiver:
     if not isinstance(until, str) or not _is_day(until):
         raise _expected(f"{key}: until", "a day like 2026-12-31", waiver["until"])
     texts = {name: _word()(f"{key}: {name}", waiver[name]) for name in ("code", "reason", "node") if name in waiver}
-    return Waiver(until=until, **{**texts, "code": RENAMED.get(texts["code"], texts["code"])})
+    return Waiver(until=until, **{**texts, "code": renamed_codes.current(texts["code"])})
 
 
 def _is_day(text: str) -> bool:

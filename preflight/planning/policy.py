@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from preflight.core import renamed_codes
 from preflight.core.finding import Reported
 from preflight.core.job import Job
 
@@ -66,5 +67,7 @@ class Policy:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Policy":
-        """The reverse of `to_json`, for today."""
-        return Policy(data["severities"], tuple(Waiver(**waiver) for waiver in data["waivers"]))
+        """The reverse of `to_json`, for today, with today's names of the codes."""
+        severities = {renamed_codes.current(code): severity for code, severity in data["severities"].items()}
+        waivers = (Waiver(**waiver) for waiver in data["waivers"])
+        return Policy(severities, tuple(replace(each, code=renamed_codes.current(each.code)) for each in waivers))

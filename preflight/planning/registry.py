@@ -38,12 +38,6 @@ BUILT_IN = (
 )  # fmt: skip
 """The order in which they run: cheap before expensive, local before global."""
 
-RENAMED = {
-    "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
-    "env.launch.no_gpu": "gpu.inventory.no_gpu",
-    "train.ddp.wrong_alone": "train.alone.wrong_alone",
-}
-"""Current codes by their old names, which configurations and `describe` still accept."""
 SETTINGS_BY_OTHER_NAMES = {"train.model.batch": "train.speed.batch"}
 """Users set the batch beside the model; the memory that it takes is measured together with the speed."""
 SHORT_FOR = {
@@ -228,6 +222,7 @@ def describe(source: Source, module: ModuleType) -> Check:
     """Reads the plan, the options and the codes off a module. Raises BrokenCheck."""
     from preflight.check import Code, Option
     from preflight.core.finding import OWN_SLUGS
+    from preflight.core.renamed_codes import RENAMED_UNDER_EVERY_CHECK
     from preflight.planning import validation
 
     options, codes = _constants(module, Option), _constants(module, Code)
@@ -235,7 +230,7 @@ def describe(source: Source, module: ModuleType) -> Check:
     for function in ("measure", "judge"):
         if not callable(getattr(module, function, None)):
             raise BrokenCheck(f"it has no function {function}()")
-    taken = sorted(set(codes) & set(OWN_SLUGS))
+    taken = sorted(set(codes) & {*OWN_SLUGS, *RENAMED_UNDER_EVERY_CHECK})
     if taken:
         where = validation.line_of(module, taken[0].upper())
         raise BrokenCheck(f"the code {taken[0]} belongs to the engine; rename it{where}")

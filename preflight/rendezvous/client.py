@@ -113,4 +113,4 @@ class ClientNode(RendezvousNode):
             self.pause(max(POLL_S, self.request.nnodes / 5000))
         self.loop.request("append", key=wire_format.LEFT, value=json.dumps({"place": place}))
         text = f"node 0 still waited for other nodes after {self.request.timeout_s:.0f} s, expected all to join"
-        raise Stopped(codes.NEVER_CAME.fail(text, evidence=self.evidence, fix=WAITED), is_final=True)
+        raise Stopped(codes.NEVER_JOINED.fail(text, evidence=self.evidence, fix=WAITED), is_final=True)

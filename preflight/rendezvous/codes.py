@@ -14,7 +14,7 @@ LOOPBACK = Code(
     "The endpoint's name is a loopback address on a node other than node 0.",
     fix="There: getent ahosts {name}; take it off the 127. line of /etc/hosts, or give the endpoint as an address.",
 )
-UNLIKE = Code(
+DIFFERENT_ADDRESSES = Code(
     "The endpoint's name resolves to different addresses on some nodes.",
     fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
@@ -64,12 +64,12 @@ NO_TIME = Code(
     "No time was left for the store to answer.", fix="Give all nodes more time: --timeout; start node 0 first."
 )
 STORE_LOST = Code("Node 0's store is gone.", fix="See node 0's own output; start it again on all nodes.")
-NEVER_CAME = Code(
+NEVER_JOINED = Code(
     "A node did not join.",
     fix="See that node's own output: it says why it cannot reach the endpoint. Was it started with this --node-rank?",
 )
-WENT = Code("A node joined, then stopped responding.", fix="See that node's own output: was it ended, or cut off?")
-TWICE = Code(
+NODE_LOST = Code("A node joined, then stopped responding.", fix="See that node's own output: was it ended, or cut off?")
+DUPLICATE_NODE_RANK = Code(
     "Two nodes have the same --node-rank.", fix="Give each node its own --node-rank, from 0 to one less than --nnodes."
 )
 NNODES = Code("Nodes were started with different --nnodes.", fix="Give all nodes the same --nnodes.")
@@ -78,7 +78,7 @@ FOREIGN = Code(
     fix="Start the same version of preflight on all nodes. If it is the same, another program writes into this "
     "store: check who connects to it (ss -tn 'sport = :{port}'), or use another port.",
 )
-NAMELESS = Code(
+HOSTNAME_UNRESOLVED = Code(
     "A node's own host name does not resolve there: torchrun fails at once.",
     fix="There: getent ahosts {name}; add a line 'ADDRESS {name}' to its /etc/hosts.",
 )
@@ -116,7 +116,7 @@ ETCD_SECURE = Code(
     fix="Give torchrun --rdzv-conf protocol=https,cacert=CA.pem,cert=CLIENT.pem,key=CLIENT.key (the last two where "
     "etcd has --client-cert-auth). Try: curl --cacert CA.pem https://{name}:{port}/version",
 )
-ETCD_OTHER = Code(
+NOT_ETCD = Code(
     "What listens at the endpoint does not answer as etcd does.",
     fix="There: ss -ltnp 'sport = :{port}'; etcd's clients have port 2379, its peers 2380.",
 )

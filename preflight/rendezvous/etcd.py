@@ -96,7 +96,7 @@ class EtcdNode(RendezvousNode):
         request, secure = self.request, self.request.conf.get("protocol") == "https"
         if "error" in seen and not seen.get("secure"):
             text = f"what listens at {request.endpoint} does not answer over HTTP: {seen['error']}; expected etcd"
-            yield self.failure(codes.ETCD_OTHER, text)
+            yield self.failure(codes.NOT_ETCD, text)
         elif "error" in seen and secure:
             text = f"no TLS connection to {request.endpoint}: {seen['error']}; expected one, as protocol=https says"
             yield self.failure(codes.ETCD_SECURE, text)
@@ -105,7 +105,7 @@ class EtcdNode(RendezvousNode):
             yield self.failure(codes.ETCD_SECURE, text)
         elif (version := _version(seen["version"])) is None:
             text = f"what listens at {request.endpoint} answers /version with status {seen['version']['status']}"
-            yield self.failure(codes.ETCD_OTHER, f"{text}, expected etcd's own version")
+            yield self.failure(codes.NOT_ETCD, f"{text}, expected etcd's own version")
         elif seen["keys"]["status"] == http.client.NOT_FOUND:
             text = f"etcd {version} at {request.endpoint} does not serve version 2 of its API, which torch needs"
             yield self.failure(codes.ETCD_V2, f"{text}; expected /v2/keys to answer")

@@ -82,13 +82,13 @@ def _numbers(seen: Observations) -> Iterator[Finding]:
         if len(twins) > 1:
             who = _some(sorted(f"{arrival['name']} ({source(arrival)})" for arrival in twins))
             text = f"{who} were started with one --node-rank, {rank}, expected a different one for each"
-            yield codes.TWICE.fail(text, variable="--node-rank")
+            yield codes.DUPLICATE_NODE_RANK.fail(text, variable="--node-rank")
     for number, arrival in seen["arrivals"].items():
         if arrival["node_rank"] not in holders:
             counted[number], holders[arrival["node_rank"]] = arrival, [arrival]
             if number not in seen["left"]:
                 text = f"node {arrival['node_rank']} joined, then stopped responding before all had joined"
-                yield codes.WENT.fail(f"{text}; expected it to wait", node=arrival["name"])
+                yield codes.NODE_LOST.fail(f"{text}; expected it to wait", node=arrival["name"])
     votes = vote({number: arrival["nnodes"] for number, arrival in counted.items()})
     for number, nnodes in votes.odd():
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
@@ -107,7 +107,7 @@ def _never_came(
     nodes = f"node{'s' if len(missing) > 1 else ''} {rank_ranges.to_text(missing).replace(',', ', ')}"
     joined = _some(f"{rank} ({arrivals[0]['name']})" for rank, arrivals in sorted(holders.items()))
     text = f"{nodes} did not join within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; joined: {joined}"
-    return codes.NEVER_CAME.fail(text)
+    return codes.NEVER_JOINED.fail(text)
 
 
 def _addresses(seen: Observations) -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def _addresses(seen: Observations) -> Iterator[Finding]:
         known, seen["host"], lambda who: _some([present[i]["name"] for i in who])
     ):
         where = {} if number is None else {"node": present[number]["name"]}
-        yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
+        yield codes.DIFFERENT_ADDRESSES.warn(text, evidence={"name": seen["host"]}, **where)
 
 
 def _servers(seen: Observations) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def _servers(seen: Observations) -> Iterator[Finding]:
         if arrival["nameless"]:
             text = f"torchrun looks up the node's own name, {arrival['name']}, and fails: {arrival['nameless']}"
             details = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
-            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **details)
+            yield codes.HOSTNAME_UNRESOLVED.fail(f"{text}; expected it to resolve there", **details)
         here, used = arrival["node_rank"] == 0, tcp.used(arrival["reach"]["connections"])
         elsewhere = used is not None and used["address"] != used["source"]
         if here and arrival["serves"] is False:

@@ -115,9 +115,9 @@ def test_what_is_no_model(model: str, said: str, tmp_path: Path) -> None:
 
 
 def test_codes_are_described(capsys: pytest.CaptureFixture[str]) -> None:
-    main._dispatch(["describe", "preflight.checkpoint.torn"])
-    assert capsys.readouterr().out.startswith("preflight.checkpoint.torn\n  A file ends before")
-    with pytest.raises(UsageError, match=r"did you mean preflight.checkpoint.torn"):
+    main._dispatch(["describe", "preflight.checkpoint.truncated"])
+    assert capsys.readouterr().out.startswith("preflight.checkpoint.truncated\n  A file ends before")
+    with pytest.raises(UsageError, match=r"did you mean preflight.checkpoint.truncated"):
         main._dispatch(["describe", "preflight.checkpoint.tron"])
 
 

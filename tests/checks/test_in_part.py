@@ -42,7 +42,7 @@ def test_processes_that_this_user_may_not_look_at() -> None:
     left: Any = {"job": 7, "processes": [], "files": []}
     assert in_part(leftovers, {0: left}) == in_part(leftovers, {0: {**left, "blind": False}}) == []
     ((code, text),) = in_part(leftovers, {0: {**left, "blind": True}})
-    assert code == "node.leftovers.unseen" and "none of job 7 would be seen" in text
+    assert code == "node.leftovers.hidden_processes" and "none of job 7 would be seen" in text
 
 
 def test_a_strategy_that_was_not_timed() -> None:
@@ -50,7 +50,7 @@ def test_a_strategy_that_was_not_timed() -> None:
     assert in_part(speed, late) == [("train.speed.not_timed", "fsdp2/keep was not timed: there was no time for it")]
 
 
-@pytest.mark.parametrize(("asked", "told"), [(True, ["train.fsdp.unfit"]), (False, [])])
+@pytest.mark.parametrize(("asked", "told"), [(True, ["train.fsdp.not_run"]), (False, [])])
 def test_a_variant_that_cannot_run_counts_where_it_was_asked_for(asked: bool, told: list[str]) -> None:
     facts: Any = made_trainings.sound(4, "full_shard", "offload")
     for own in facts.values():

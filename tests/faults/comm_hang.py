@@ -16,7 +16,7 @@ def _hang(deed: str, rank: int, world: int, shares: str, story: str, says: str, 
     """`says`: with {others}, in ranks."""
     others = sorted(set(range(world)) - {rank})
     details: dict[str, Any] = {
-        "finds": (f"fail plugin.steps_{deed}.out_of_step",), "noticed_by": rank_ranges.to_text(others), **more,
+        "finds": (f"fail plugin.steps_{deed}.desync",), "noticed_by": rank_ranges.to_text(others), **more,
     }  # fmt: skip
     return Fault(
         name=f"hang_{deed}", story=story, made=f"one of five collectives, on rank {rank} of {world}: `steps_{deed}`",
@@ -56,5 +56,5 @@ ALL = (
 ELSEWHERE = (
     elsewhere("hang_of_two", "One of two ranks leaves out the last collective: nothing tells which of them is wrong.",
               "the last of five collectives, on rank 1 of 2: `steps_omit_last`",
-              "fail plugin.steps_omit_last.out_of_step", culprit={}, world=2),
+              "fail plugin.steps_omit_last.desync", culprit={}, world=2),
 )  # fmt: skip

@@ -84,7 +84,7 @@ BETWEEN = (
     _way("nvls_off", 3, "A node's NVSwitches do not sum.", "in the words of 2.27.5, no NVLS"),
     _way("versions", 4, "A node has another NCCL.", "in the words of 2.26.2", rank=4),
     _way("plugin", 5, "One node has HPC-X's network plugin.", "in the words of 2.27.5, the plugin is loaded"),
-    _way("unlike", 6, "A node takes fewer HCAs than the others.", "in the words of 2.27.5, `NCCL_IB_HCA=^mlx5_7`",
+    _way("differs", 6, "A node takes fewer HCAs than the others.", "in the words of 2.27.5, `NCCL_IB_HCA=^mlx5_7`",
          variable="NCCL_IB_HCA"),
 )  # fmt: skip
 """A rank per node."""

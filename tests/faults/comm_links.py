@@ -60,5 +60,5 @@ ELSEWHERE: tuple[Fault, ...] = (
     *(elsewhere(f"{check}_slow_once", "A host is slow in the first measurement, but not in the second.",
                 "`tc tbf` at 200 Mbit/s, removed after the first one", f"info comm.{check}.slow_once", culprit={},
                 exit_code=0) for check in ("rails", "nodes", "pairs")),
-    _row("nodes_unlike", "Of two hosts one is slow within itself.", EGRESS.format("lo"), "comm.nodes.unlike"),
+    _row("nodes_unlike", "Of two hosts one is slow within itself.", EGRESS.format("lo"), "comm.nodes.slower_of_two"),
 )  # fmt: skip

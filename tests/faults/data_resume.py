@@ -36,7 +36,7 @@ ELSEWHERE: tuple[Fault, ...] = (
     _row("order_changed", "A resumed sampler does not restore its permutation.", "fail data.resume.order_changed",
          "continues in a different order, from sample "),
     _row("left_out", "A sampler counts what DataLoader workers have asked for, and the loop has not received.",
-         "fail data.resume.left_out", "skips the next "),
+         "fail data.resume.skipped_batches", "skips the next "),
     _row("repeated", "A batch is counted when the next one is asked for.", "fail data.resume.repeated",
          "yields the last 2 samples again, expected the samples that come next; 2 samples come again (such as "),
     _row("next_epoch", "The epoch after a resumed one begins where the resume did.", "fail data.resume.next_epoch",

@@ -17,19 +17,19 @@ def _variable(name: str, value: str, story: str, *finds: str, **more: Any) -> Fa
 
 _V = "env.variables"
 VARIABLES = (
-    _variable("NCCL_CROSS_NIC", "1", "An NCCL variable is set on one rank only.", f"fail {_V}.unlike"),
-    _variable("OMP_NUM_THREADS", "2", "OMP_NUM_THREADS differs on one rank.", f"warn {_V}.unlike"),
-    _variable("NCCL_SOCKET_IFNAM", "eth0", "A variable is misspelt.", f"warn {_V}.unknown", f"warn {_V}.unlike"),
-    _variable("NCCL_IB_DISABLE", "true", "A number is written as a word.", f"fail {_V}.unlike",
+    _variable("NCCL_CROSS_NIC", "1", "An NCCL variable is set on one rank only.", f"fail {_V}.differs"),
+    _variable("OMP_NUM_THREADS", "2", "OMP_NUM_THREADS differs on one rank.", f"warn {_V}.differs"),
+    _variable("NCCL_SOCKET_IFNAM", "eth0", "A variable is misspelt.", f"warn {_V}.unknown", f"warn {_V}.differs"),
+    _variable("NCCL_IB_DISABLE", "true", "A number is written as a word.", f"fail {_V}.differs",
               f"warn {_V}.wrong_value"),
     _variable("NCCL_TIMEOUT", "1800", "A variable that NCCL never had.", f"warn {_V}.no_effect"),
     _variable("NCCL_IB_CUDA_SUPPORT", "1", "A variable that NCCL has no more.", f"warn {_V}.no_effect"),
     _variable("NCCL_BLOCKING_WAIT", "1", "A variable under its old name, on one rank.", f"info {_V}.deprecated",
-              f"warn {_V}.unlike"),
+              f"warn {_V}.differs"),
     _variable("CUDA_LAUNCH_BLOCKING", "1", "A debugging variable is left over.", f"warn {_V}.leftover",
-              f"warn {_V}.unlike"),
+              f"warn {_V}.differs"),
     _variable("GLOO_SOCKET_IFNAME", "^lo", "gloo's interface is given in NCCL's grammar.",
-              f"fail {_V}.wrong_grammar", f"warn {_V}.unlike"),
+              f"fail {_V}.wrong_grammar", f"warn {_V}.differs"),
 )  # fmt: skip
 
 
@@ -75,11 +75,11 @@ ELSEWHERE: tuple[Fault, ...] = (
     # tests/checks/env/test_variables.py
     elsewhere("nccl_conf", "NCCL's configuration file sets a variable on one rank, another line names none.",
               "NCCL_CONF_FILE: a file of its own on rank 1, one that is not there on the others",
-              "fail env.variables.unlike", "warn env.variables.conf_line", "warn env.variables.conf_missing",
+              "fail env.variables.differs", "warn env.variables.conf_line", "warn env.variables.conf_missing",
               "warn env.variables.leftover", culprit={"rank": 1}),
     elsewhere("nccl_parameters", "An environment plugin of NCCL sets a parameter on one rank, which no variable shows.",
-              "a stand-in for libnccl (tests/standin/nccl.c) with another value on rank 1", "fail env.variables.unlike",
-              culprit={"rank": 1, "variable": "NCCL_CROSS_NIC"},
+              "a stand-in for libnccl (tests/standin/nccl.c) with another value on rank 1",
+              "fail env.variables.differs", culprit={"rank": 1, "variable": "NCCL_CROSS_NIC"},
               says="NCCL itself reads NCCL_CROSS_NIC as '2', expected '<unset>' as on 2 of 3 ranks"),
     elsewhere("nccl_parameters_hang", "An environment plugin of NCCL hangs on one rank.",
               "the stand-in pauses on rank 2", "warn env.variables.parameters", culprit={"rank": 2}, exit_code=0,
@@ -107,10 +107,10 @@ ELSEWHERE: tuple[Fault, ...] = (
               "info env.launch.bad_groups", culprit={}, exit_code=0),
     elsewhere("variable_of_a_switch", "An NCCL variable is set on all nodes behind one switch.",
               "`NCCL_CROSS_NIC=1` on two of five nodes, with Slurm's `SLURM_TOPOLOGY_ADDR`",
-              "fail env.variables.unlike", culprit={"group": "switch leaf-0", "variable": "NCCL_CROSS_NIC"},
+              "fail env.variables.differs", culprit={"group": "switch leaf-0", "variable": "NCCL_CROSS_NIC"},
               says="both nodes of switch leaf-0 (node-1, node-2), and no other, have this; on node-1: "),
     elsewhere("variable_of_a_rack", "OMP_NUM_THREADS differs on all nodes of one rack.",
-              "`OMP_NUM_THREADS=3` on two of five nodes, and a file of racks", "warn env.variables.unlike",
+              "`OMP_NUM_THREADS=3` on two of five nodes, and a file of racks", "warn env.variables.differs",
               culprit={"group": "rack 8", "variable": "OMP_NUM_THREADS"}, exit_code=0),
     # tests/test_launch_faults.py
     elsewhere("late", "A rank joins too late.", "rank 2 is started when a check is running",

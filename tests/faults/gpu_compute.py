@@ -38,7 +38,7 @@ ALL: tuple[Fault, ...] = (
     _of_six(5, "error", "A rank's GPU reports an error of its memory.", "mm_error", "device_error",
              says="bf16 GEMM: CUDA error: uncorrectable ECC error encountered; expected"),
     in_check("compute_other_bits_of_half", "Half of the ranks run different code for matrix products.",
-             "on ranks 2 and 3: `sick.mm_in_other_order`", "warn gpu.compute.unlike", "warn gpu.compute.unlike",
+             "on ranks 2 and 3: `sick.mm_in_other_order`", *["warn gpu.compute.different_bits"] * 2,
              only="gpu.compute", world=4, culprit={}, environ_of={rank: sick("mm_in_other_order") for rank in (2, 3)},
              says="' on ranks 2-3, expected the same on devices of one kind"),
     in_check("compute_products_of_all", "A bit of all ranks' matrix products is wrong.", "on all ranks: `sick.mm_off`",

@@ -68,7 +68,7 @@ ALL: tuple[GpuFault, ...] = (
                  "the driver forbids GPU 3 to write to GPU 1", {"gpu.3.p2p.1.write": 1}, f"{_T}.one_way",
                  culprit={"gpu": 1, "peer_gpu": 3}, says="works only from GPU1 to GPU3, not back"),
     *on_machines(("h100_nvswitch", "v100_cube_mesh"), "p2p_past_nvlink", "P2P does not use NVLink.",
-                 "the driver says that NVLink has none", p2p(0, 3, nvlink=5), f"{_T}.past_nvlink",
+                 "the driver says that NVLink has none", p2p(0, 3, nvlink=5), f"{_T}.nvlink_unused",
                  culprit={"gpu": 0, "peer_gpu": 3}, says="is not over NVLink"),
     *on_machines(("h100_nvswitch", "b200_nvswitch"), "nic_gone", "A GPU's network card is gone.", "sysfs has one fewer",
                  {}, f"{_T}.far_nic", culprit={"gpu": 5}, says="expected PIX as on 7 of 8 GPUs of the node",

@@ -18,11 +18,11 @@ RENDEZVOUS = (
     elsewhere("own_name_is_loopback", "All hosts know their own names as 127.0.1.1.", "Debian's line in /etc/hosts",
               "fail net.rendezvous.loopback", culprit={}),
     elsewhere("other_address", "One host knows MASTER_ADDR by another address.", "its /etc/hosts",
-              "warn net.rendezvous.unlike", culprit={"node": "host-d"}, exit_code=0),
+              "warn net.rendezvous.different_addresses", culprit={"node": "host-d"}, exit_code=0),
     elsewhere("port_unreachable", "One host cannot open a further connection to MASTER_PORT.",
               "`iptables -m connlimit` on it", "fail net.rendezvous.unreachable", culprit={"node": "host-b"}),
     elsewhere("full_link", "What leaves one host waits behind other traffic.", "`tc tbf`, and datagrams without end",
-              "warn net.rendezvous.far", culprit={"node": "host-c"}, exit_code=0),
+              "warn net.rendezvous.slow_connect", culprit={"node": "host-c"}, exit_code=0),
     # tests/checks/net/test_rendezvous.py
     elsewhere("silent_ipv6_address", "MASTER_ADDR has an IPv6 address that does not answer the other of two hosts.",
               "made-up facts", "warn net.rendezvous.silent_address", culprit={"variable": "MASTER_ADDR"},

@@ -32,7 +32,7 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("mesh_slow_node", "The link of one host is slow one way.", "`tc tbf` at 100 Mbit/s",
               "warn net.mesh.slow", culprit={"node": "host-e", "interface": "eth0"}, noticed_by="0,2-3"),
     elsewhere("mesh_far", "What leaves one of three hosts waits behind other traffic.",
-              "`tc tbf` at 10 Mbit/s, and datagrams without end", "warn net.mesh.far", "warn net.mesh.slow",
+              "`tc tbf` at 10 Mbit/s, and datagrams without end", "warn net.mesh.high_latency", "warn net.mesh.slow",
               culprit={"node": "host-c", "interface": "eth0"}, noticed_by="0-1", exit_code=0),
     elsewhere("mesh_slow_pair", "Of two hosts one sends slowly.", "`tc tbf` at 100 Mbit/s",
               "warn net.mesh.asymmetric", culprit={"link": "host-b to host-a"}, exit_code=0),

@@ -7,11 +7,11 @@ NOT_HERE: dict[str, str] = {
     "in tests/checks/test_in_part.py.",
     "data.resume.not_compared": "Nothing is wrong: random content cannot be compared. A real loader shows it in "
     "tests/checks/data/test_resume.py.",
-    "node.leftovers.unseen": "Another user than root cannot read the Python of these tests everywhere. Judged in "
-    "tests/checks/test_in_part.py.",
+    "node.leftovers.hidden_processes": "Another user than root cannot read the Python of these tests everywhere. "
+    "Judged in tests/checks/test_in_part.py.",
     "train.checkpoint.not_made": "Forms that need a shared folder or gloo, asked for where there is none: over several "
     "machines, or on GPUs. Judged in tests/checks/train/test_checkpoint.py.",
-    "train.pp.unfit": "The same judge finds it under FSDP.",
+    "train.pp.not_run": "The same judge finds it under FSDP.",
     "train.speed.not_timed": "As comm.paths.not_timed.",
     "train.expert.not_exchanged": "An expert's gradient comes from the tokens of all ranks: no rank can step with its "
     "own alone. The same judge finds it under DDP, FSDP and torch.compile.",

@@ -42,7 +42,7 @@ ALL: tuple[Fault, ...] = (
              "on rank 1: `sick.other_seed`", f"fail {CHECK}.wrong_alone", only=CHECK, world=2, culprit={"step": 0},
              environ_of={1: sick("other_seed")}, says="on rank 1, expected the same on all"),
     in_check("alone_other_order", "Two of four ranks add up their matrix products in another order.",
-             "on ranks 2 and 3: `sick.linear_in_other_order`", f"warn {CHECK}.other_bits", only=CHECK, world=4,
+             "on ranks 2 and 3: `sick.linear_in_other_order`", f"warn {CHECK}.different_bits", only=CHECK, world=4,
              culprit={"step": 0}, environ_of=dict.fromkeys((2, 3), sick("linear_in_other_order")),
              says="on ranks 2-3, expected the same on all"),
     _all("nan", "All ranks' matrix products hold a NaN.", "matmul_nan", f"fail {CHECK}.not_finite",

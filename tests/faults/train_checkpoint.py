@@ -97,7 +97,7 @@ ELSEWHERE: tuple[Fault, ...] = (
            "warn slow_node", says="as the median of 3 nodes"),
     _there("filled", "The disk fills up while a checkpoint is written.", "`sick.filled` on a tmpfs of 80 MiB",
            "fail no_room", culprit={}, says="No space left"),
-    _there("left", "What was written cannot be removed.", "`sick.stays`", "info left", culprit={},
+    _there("left", "What was written cannot be removed.", "`sick.stays`", "info not_removed", culprit={},
            says="could not be removed"),
     _there("no_dcp", "NumPy is not installed.", "an environment without NumPy", "warn no_dcp", culprit={},
            says="torch needs NumPy for it, which is not installed"),

@@ -181,7 +181,7 @@ def at_number(number: int) -> Outcome:
 def test_the_few_in_another_collective_are_the_culprits(other: dict[str, Any], called: str) -> None:
     strange = Outcome("timed_out", 8.0, state="S", collective=other)
     outcomes = {0: WAITS, 1: WAITS, 2: strange, 3: WAITS}
-    assert told(outcomes) == [("fail plugin.made.out_of_step", 2, "0-1,3")]
+    assert told(outcomes) == [("fail plugin.made.desync", 2, "0-1,3")]
     expected = f"was inside {called} while ranks 0-1,3 waited inside all_reduce 64 MiB #3"
     assert found(outcomes)[0]["message"] == expected
 

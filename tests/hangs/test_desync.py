@@ -59,7 +59,7 @@ def told(outcomes: dict[int, Outcome]) -> list[tuple[str, Any, str, str]]:
     ]
 
 
-ODD = "fail out_of_step"
+ODD = "fail desync"
 THEIRS = "while ranks 0,2-3 waited inside all_reduce of 8 float32 #2"
 
 

@@ -97,9 +97,9 @@ def test_a_new_node_and_what_is_different_there(tmp_path: Path, capsys: Capture)
     (change,) = found["changes"]
     assert (change["old"], change["new"], change["nodes"]) == ("4194304", "8388608", ["node-2"])
     (came,) = found["findings"]["came"]
-    assert came["code"] == "env.variables.unlike" and "node-2, rank 2, variable NCCL_BUFFSIZE" in screen
+    assert came["code"] == "env.variables.differs" and "node-2, rank 2, variable NCCL_BUFFSIZE" in screen
     found, screen = diff(capsys, tmp_path / "new", tmp_path / "old", 0)
-    assert found["nodes"]["went"] == ["node-2"] and "fail env.variables.unlike node-2, rank 2, variable" in screen
+    assert found["nodes"]["went"] == ["node-2"] and "fail env.variables.differs node-2, rank 2, variable" in screen
 
 
 @pytest.mark.hosts

@@ -65,7 +65,7 @@ def test_real_runs_are_held_beside_each_other(tmp_path: Path) -> None:
         words = (*PLUGIN, *history, "--set", f"plugin.records.speed={speed}")
         finished = running.run_ranks(folder, [running.environment()], *words)
         assert finished.exit_codes == [0], finished.told()
-        told.append(finished.findings(finds=("info preflight.run.beside_history",)))
+        told.append(finished.findings(finds=("info preflight.run.compared_with_history",)))
     assert ["fewer than 3" in found[-1]["message"] for found in told] == [True, True, True, False]
     slow, which = sorted(told[-1], key=lambda found: str(found["severity"]), reverse=True)
     assert ELSEWHERE["slower_than_history"].is_told_by([slow]) and "read 60 GB/s is 60% of 100" in slow["message"]

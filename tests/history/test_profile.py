@@ -165,12 +165,12 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
         profile_path="site.toml",
         profile=profile.kinds(entry("n9")),
     )
-    found, early = baseline.beside_profile(here, request, {}, FactsStore())
-    assert [each.code for each in found] == ["preflight.run.beside_profile"] and json.loads(early) == made[0]
-    told, kept = baseline.beside_history(here, history, {}, FactsStore(), {}, early)
-    assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.beside_history"]
-    assert baseline.beside_history(here, history, {}, FactsStore(), {})[1] == early and len(made) == 2
-    assert baseline.beside_history(here, str(tmp_path / "none"), {}, FactsStore(), {}, early)[1] == early
+    found, early = baseline.compared_with_profile(here, request, {}, FactsStore())
+    assert [each.code for each in found] == ["preflight.run.compared_with_profile"] and json.loads(early) == made[0]
+    told, kept = baseline.compared_with_history(here, history, {}, FactsStore(), {}, early)
+    assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.compared_with_history"]
+    assert baseline.compared_with_history(here, history, {}, FactsStore(), {})[1] == early and len(made) == 2
+    assert baseline.compared_with_history(here, str(tmp_path / "none"), {}, FactsStore(), {}, early)[1] == early
 
 
 def test_a_node_without_its_driver_has_lost_all_gpus() -> None:
@@ -229,7 +229,7 @@ def test_it_says_what_was_held_against_what() -> None:
     kinds = profile.kinds(entry())
     told = profile.which("site.toml", kinds, entry("n9"), profile.READ)
     expected = 'compared with the profile site.toml: 1 node of the kind "2 x NVIDIA H100" (9 values)'
-    assert (told.severity, told.code, told.message) == ("info", "preflight.run.beside_profile", expected)
+    assert (told.severity, told.code, told.message) == ("info", "preflight.run.compared_with_profile", expected)
     nothing = entry("n9", 0, ())
     nothing["traits"] = []
     nothing["checks"] = nothing["absent"] = {"env.launch": []}

@@ -41,7 +41,7 @@ WRONG = {
     "stuck_stream": Wrong(
         "stuck", "in __iter__(), in 1 of 1 DataLoader worker", ONE, settings="patience_s=2", file=True
     ),
-    "one_loader_less": Wrong("other_loaders", "2 loaders", ODD),
+    "one_loader_less": Wrong("different_loaders", "2 loaders", ODD),
     "shorter_on_one": Wrong("length", "23", ODD),
     "other_order_on_one": Wrong("content", "dataset[0] is a different sample", ODD),
     "other_order_everywhere": Wrong("content", "dataset[0] is a different sample"),
@@ -49,14 +49,14 @@ WRONG = {
     "one_is_rank_0": Wrong("wrong_replicas", "rank=0", ODD),
     "too_many_replicas": Wrong("wrong_replicas", "parts of the samples are read by no rank"),
     "too_few_replicas": Wrong("wrong_replicas", "num_replicas=2", least=3),
-    "seed_by_rank": Wrong("other_seed", "1 on rank 1"),
-    "seed_of_one": Wrong("other_seed", "7", ODD),
+    "seed_by_rank": Wrong("different_seeds", "1 on rank 1"),
+    "seed_of_one": Wrong("different_seeds", "7", ODD),
     "workers_repeat": Wrong("workers_repeat", "2 workers"),
-    "no_sampler": Wrong("all_see_all", "24"),
-    "no_sampler_shuffled": Wrong("all_see_all", "24"),
-    "no_sampler_shuffled_alike": Wrong("all_see_all", "24"),
-    "endless_alike": Wrong("all_see_all", "24 samples, in one order"),
-    "unsharded": Wrong("all_see_all", "24"),
+    "no_sampler": Wrong("same_samples", "24"),
+    "no_sampler_shuffled": Wrong("same_samples", "24"),
+    "no_sampler_shuffled_alike": Wrong("same_samples", "24"),
+    "endless_alike": Wrong("same_samples", "24 samples, in one order"),
+    "unsharded": Wrong("same_samples", "24"),
     "repeats_another": Wrong("overlap", "ranks 0-1 see the same", least=3),
     "overlapping": Wrong("overlap", "ranks 0 and 1 share"),
     "split_by_rank": Wrong("overlap", "of 48 samples"),
@@ -75,8 +75,8 @@ WRONG = {
 
 
 INFOS = {
-    "prints_everywhere": ("printed", "ranks 1-3 printed 6 lines in the function, such as 'loading the data'"),
-    "writes_everywhere": ("written", "ranks 1-3 wrote, created or removed 1 file in the function, such as "),
+    "prints_everywhere": ("other_ranks_print", "ranks 1-3 printed 6 lines in the function, such as 'loading the data'"),
+    "writes_everywhere": ("other_ranks_write", "ranks 1-3 wrote, created or removed 1 file in the function, such as "),
     "padded": ("padded", "3 of 25 samples are seen again, to even out 4 ranks"),
     "tails_dropped": ("dropped", "15 of 35 samples are left out of an epoch"),
     "own_part_of_a_split": ("dropped", "6 of 30 samples are left out of an epoch: 6 are in no rank's Subset"),
@@ -107,9 +107,9 @@ WRAPPED = {
     "accelerate_dispatched_on_top": Wrong("wrong_replicas", "DataLoaderDispatcher and DistributedSampler each split"),
     "accelerate_not_even": Wrong("unequal_batches", "has 32 batches, rank 1 has 31 batches"),
     "accelerate_unseeded": Wrong("overlap", "ranks 0 and 1 share "),
-    "accelerate_not_prepared": Wrong("all_see_all", "both ranks see the same 1,003 samples"),
-    "stateful_without_sampler": Wrong("all_see_all", "both ranks see the same 1,003 samples"),
-    "web_not_split": Wrong("all_see_all", "both ranks see the same 80 samples"),
-    "Shares": Wrong("all_see_all", "train: both ranks see the same 1,003 samples"),
+    "accelerate_not_prepared": Wrong("same_samples", "both ranks see the same 1,003 samples"),
+    "stateful_without_sampler": Wrong("same_samples", "both ranks see the same 1,003 samples"),
+    "web_not_split": Wrong("same_samples", "both ranks see the same 80 samples"),
+    "Shares": Wrong("same_samples", "train: both ranks see the same 1,003 samples"),
 }
 """Of tests.loaders.wrapped and modules, on two ranks."""

@@ -167,3 +167,7 @@ def test_an_old_name_of_a_code_is_still_understood() -> None:
     old = '[severity]\n"env.launch.no_gpu" = "warn"\n' + WAIVER.replace("a.b.c", "env.launch.shared_gpu")
     read = config.parse(tomllib.loads(old + 'until = 2026-12-31\nreason = "r"\n'))
     assert read.severity == {"gpu.inventory.no_gpu": "warn"} and read.waivers[0].code == "gpu.inventory.shared_gpu"
+    assert read.renamed == {
+        "env.launch.no_gpu": "gpu.inventory.no_gpu",
+        "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
+    }

@@ -46,7 +46,7 @@ def hang(folder: Path, deed: str) -> Finished:
 def test_a_rank_that_leaves_an_all_reduce_out_is_named_on_nccl(tmp_path: Path) -> None:
     finished = hang(tmp_path, "omit_last")
     (found,) = finished.findings()
-    assert (found["code"], found["where"].get("rank")) == ("plugin.steps_omit_last.out_of_step", 1), finished.told()
+    assert (found["code"], found["where"].get("rank")) == ("plugin.steps_omit_last.desync", 1), finished.told()
     assert "without entering all_reduce of 8 float32 #5" in found["message"], finished.told()
     assert found["noticed_by"] == "0,2", finished.told()
     hung = [
@@ -66,7 +66,7 @@ def test_a_rank_that_leaves_an_all_reduce_out_is_named_on_nccl(tmp_path: Path) -
 def test_a_rank_in_another_collective_is_named_on_nccl(tmp_path: Path) -> None:
     finished = hang(tmp_path, "other")
     (found,) = finished.findings()
-    assert (found["code"], found["where"].get("rank")) == ("plugin.steps_other.out_of_step", 1), finished.told()
+    assert (found["code"], found["where"].get("rank")) == ("plugin.steps_other.desync", 1), finished.told()
     assert "broadcast of 8 float32 #2" in found["message"], finished.told()
 
 

@@ -96,7 +96,7 @@ def test_what_is_no_etcd_is_told(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as server:  # fmt: skip
         _await(port)
-        is_told("etcd_other", meet(port))
+        is_told("not_etcd", meet(port))
         server.kill()
     done = meet(port)
     assert "[preflight.rendezvous.refused]" in done.stdout and done.returncode == 1, done.stdout

@@ -84,7 +84,7 @@ def test_a_node_of_an_earlier_start_is_forgotten_and_one_that_went_is_told() -> 
     del reached[2]  # node 1's first process
     assert found({**about, "reached": reached}) == []
     del reached[5]
-    assert told({**about, "reached": reached}) == [("fail", "went", {"node": "node-1"})]
+    assert told({**about, "reached": reached}) == [("fail", "node_lost", {"node": "node-1"})]
 
 
 def test_many_nodes_that_never_came_are_one_finding() -> None:
@@ -323,13 +323,13 @@ def test_a_node_whose_own_time_was_up_is_not_blamed() -> None:
 
 def test_a_host_whose_own_name_does_not_resolve_cannot_run_torchrun() -> None:
     about = seen(nodes(4, nameless="name or service not known", serves=None))
-    assert told(about) == [("fail", "nameless", {"node": "node-1"})]
+    assert told(about) == [("fail", "hostname_unresolved", {"node": "node-1"})]
     assert told({**about, "backend": "static"}) == []
 
 
 def test_where_nobody_answered_there_is_no_verdict_of_health() -> None:
     about = seen(nodes(1))
-    assert [slug for _, slug, _ in told({**about, "reached": {}})] == ["went"]
+    assert [slug for _, slug, _ in told({**about, "reached": {}})] == ["node_lost"]
 
 
 GARBAGE: list[dict[str, Any]] = [

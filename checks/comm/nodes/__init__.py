@@ -49,7 +49,7 @@ SLOW_PAIR = Code(
     action=Action.RESTART_JOB,
     see=_SEE,
 )
-UNLIKE = Code(
+SLOWER_OF_TWO = Code(
     "One of two nodes is slower, even by itself.",
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
     action=Action.NONE,
@@ -138,7 +138,9 @@ def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> 
     for nodes in _odd_twos(facts, run):
         if not nodes.keys() & set(finer):
             sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
-            yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same")
+            yield SLOWER_OF_TWO.warn(
+                f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same"
+            )
 
 
 def _odd_twos(facts: Mapping[int, Facts], run: Run) -> Iterator[dict[int, float]]:

@@ -74,7 +74,7 @@ NVLS_OFF = Code(
     fix="There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; reset the GPUs: nvidia-smi -r.",
     see=("gpu.nvlink", "node.kernel"),
 )
-UNLIKE = Code(
+DIFFERS = Code(
     "NCCL chose differently on one node than on the others.",
     fix="Compare with another node: ls /sys/class/infiniband; nvidia-smi topo -m; env | grep NCCL; /etc/nccl.conf.",
     see=("env.variables", "gpu.topology", "net.rdma"),
@@ -174,7 +174,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         (SHM_OFF, shm, transport_choice.naming("NCCL_SHM_DISABLE")),
         (PLUGIN, plugin, transport_choice.naming("NCCL_NET_PLUGIN")),
         (NVLS_OFF, nvls, transport_choice.naming("NCCL_NVLS_ENABLE")),
-        (UNLIKE, differing, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
+        (DIFFERS, differing, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
     ):
         yield from _told(code, found, nodes, why)
 

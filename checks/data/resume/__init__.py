@@ -60,7 +60,7 @@ ORDER_CHANGED = Code(
     "A resumed loader yields a different order: some samples come again, others never.",
     fix="Save what determines the permutation (seed, epoch, generator state) in state_dict, and restore it.",
 )
-LEFT_OUT = Code(
+SKIPPED_BATCHES = Code(
     "A resumed loader skips the next batches.",
     fix="Count what the loop has received, not what the sampler was asked for: DataLoader workers are ahead by "
     "prefetch_factor x num_workers batches (torchdata's StatefulDataLoader does that).",
@@ -97,7 +97,8 @@ NOT_COMPARED = Code(
     "augmentation off in the function that makes the loaders.",
 )
 CODES: dict[str, Code] = {
-    "restarted": EPOCH_RESET, "empty": LEFT_OUT, "lost": LEFT_OUT, "repeated": REPEATED, "order": ORDER_CHANGED,
+    "restarted": EPOCH_RESET, "empty": SKIPPED_BATCHES, "lost": SKIPPED_BATCHES, "repeated": REPEATED,
+    "order": ORDER_CHANGED,
 }  # fmt: skip
 
 

@@ -75,11 +75,11 @@ BASE_BATCH = option(count, None, "the global batch it was tuned for; unset: one 
 DATA_PARALLEL = option(count, None, "ranks that read different samples, if others share a model; unset: all")
 KEY = option(str, "", "the field that identifies a sample, if samples are compared by content")
 
-PRINTED = Code(
+OTHER_RANKS_PRINT = Code(
     "Ranks other than the first print in the function.",
     fix="Print on rank 0 only: if torch.distributed.get_rank() == 0.",
 )
-WRITTEN = Code(
+OTHER_RANKS_WRITE = Code(
     "Ranks other than the first write, create or remove files in the function.",
     fix="Write on one rank (of a node), and let the others wait: torch.distributed.barrier().",
 )
@@ -100,7 +100,7 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from mistakes.mistakes(facts, run)
-    others = list(mistakes.other_loaders(facts, run))
+    others = list(mistakes.different_loaders(facts, run))
     yield from others
     if not others and not any(own["mistake"] for own in facts.values()):
         yield from _loaders(facts, run)
@@ -147,7 +147,7 @@ def _causes(loader: Loader, parts: list[Loader], run: Run) -> Iterator[Iterator[
         yield replicas.seeds(loader)
         yield replicas.data_parallel(loader, run[DATA_PARALLEL])
     if loader.comparable:
-        for step in (disjoint.workers, disjoint.all_see_all, disjoint.overlap, disjoint.never_seen):
+        for step in (disjoint.workers, disjoint.same_samples, disjoint.overlap, disjoint.never_seen):
             yield (finding for part in parts for finding in step(part))
     yield batches.numbers(loader)
 
@@ -159,7 +159,7 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         first = next(iter(printed.values()))
         lines = ranges.count(sum(own["lines"] for own in printed.values()), "line")
         text = f"{ranges.ranks(printed)} printed {lines} in the function, such as {first['printed'][0]!r}"
-        yield PRINTED.info(text, evidence={"printed": first["printed"]})
+        yield OTHER_RANKS_PRINT.info(text, evidence={"printed": first["printed"]})
     written = {rank: other["written"] for rank, other in others if other["written"]}
     if written:
         names = [name for its in written.values() for name in its]
@@ -167,7 +167,7 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         twice = f", on {names.count(often)} of them" if names.count(often) > 1 else ""
         files = ranges.count(len(set(names)), "file")
         text = f"{ranges.ranks(written)} wrote, created or removed {files} in the function, such as {often}{twice}"
-        yield WRITTEN.info(text, evidence={"files": sorted(set(names))[:20]})
+        yield OTHER_RANKS_WRITE.info(text, evidence={"files": sorted(set(names))[:20]})
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

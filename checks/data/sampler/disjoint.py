@@ -14,7 +14,7 @@ WORKERS_REPEAT = Code(
     fix="In the dataset's __iter__ take each num_workers-th sample, from worker id on: see "
     "torch.utils.data.get_worker_info().",
 )
-ALL_SEE_ALL = Code(
+SAME_SAMPLES = Code(
     "All ranks read the same samples: the job trains like a single rank, at a higher cost.",
     fix="Give the loader sampler=DistributedSampler(dataset, shuffle=...) and no shuffle argument. If ranks share "
     "a model, --set data.sampler.data_parallel=N. Return an evaluation on all samples in a dict, as 'val'.",
@@ -80,7 +80,7 @@ def _workers_repeat(reading: Reading, epoch: Epoch) -> bool:
 MOST = 0.9
 
 
-def all_see_all(loader: Loader) -> Iterator[Finding]:
+def same_samples(loader: Loader) -> Iterator[Finding]:
     for number in EPOCHS:
         epochs = loader.heads(number)
         seen = overlaps.of(loader, number)
@@ -94,7 +94,7 @@ def all_see_all(loader: Loader) -> Iterator[Finding]:
         )
         text += "" if loader.is_for_evaluation else f", expected {len(epochs):,} different parts"
         proof = {"samples": samples, "one_order": one_order}
-        yield _severe(loader, ALL_SEE_ALL, text, proof, _fix(loader))
+        yield _severe(loader, SAME_SAMPLES, text, proof, _fix(loader))
         return
 
 

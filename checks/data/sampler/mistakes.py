@@ -21,7 +21,7 @@ STUCK = Code(
     fix="Look at the line shown: what does it wait for? If it only needs longer: "
     "--set data.sampler.patience_s=SECONDS.",
 )
-OTHER_LOADERS = Code(
+DIFFERENT_LOADERS = Code(
     "Ranks returned different loaders.",
     fix="Return the same loaders on all ranks; a rank that has none waits for the others in the first collective.",
 )
@@ -87,7 +87,7 @@ def _of(facts: Facts) -> list[LoaderMistake]:
     ]
 
 
-def other_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def different_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Compares ranks on which the function itself succeeded."""
     counted = vote({rank: one_loader.names(own) for rank, own in facts.items() if not own["mistake"]})
     if counted.unanimous:
@@ -95,10 +95,10 @@ def other_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if counted.decided:
         for rank, its in counted.odd():
             text = f"the function returns {_told(its)}, expected {_told(counted.usual)} as on {counted.share()}"
-            yield OTHER_LOADERS.fail(text, **run.job.where(rank))
+            yield DIFFERENT_LOADERS.fail(text, **run.job.where(rank))
         return
     sides = vote({rank: _told(its) for its, ranks in counted.ranks_of.items() for rank in ranks})
-    yield OTHER_LOADERS.fail(f"the function returns {sides.sides()}, expected the same loaders on all ranks")
+    yield DIFFERENT_LOADERS.fail(f"the function returns {sides.sides()}, expected the same loaders on all ranks")
 
 
 def _told(names: tuple[str, ...]) -> str:

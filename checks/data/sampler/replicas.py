@@ -20,7 +20,7 @@ WRONG_DATA_PARALLEL = Code(
     fix="Pass the data-parallel size and rank as num_replicas and rank to the sampler, and the same seed on ranks that "
     "share a model; or correct --set data.sampler.data_parallel=N.",
 )
-OTHER_SEED = Code(
+DIFFERENT_SEEDS = Code(
     "Samplers shuffle with different seeds, so ranks take parts of different orders.",
     fix="Give DistributedSampler(seed=...) the same number on all ranks; use other seeds for what should "
     "differ by rank (augmentation).",
@@ -108,7 +108,7 @@ def seeds(loader: Loader) -> Iterator[Finding]:
     if not counted.unanimous and (loader.first["sampler"] == STOCK or overlaps.found(loader)):
         odd, every = "the sampler shuffles with seed={}", "the samplers shuffle with seed={}"
         why = ": some samples are on several ranks and some on none"
-        yield from differing(loader, counted, OTHER_SEED.fail, "seed", odd, every, why, shown=str, **loader.place)
+        yield from differing(loader, counted, DIFFERENT_SEEDS.fail, "seed", odd, every, why, shown=str, **loader.place)
 
 
 def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:

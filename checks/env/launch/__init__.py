@@ -33,7 +33,7 @@ DUPLICATE_RANK = Code(
     "Two processes have the same rank.",
     fix="Give every process its own RANK: node_rank * ranks per node + local_rank.",
 )
-RANK_OUTSIDE = Code(
+RANK_OUT_OF_RANGE = Code(
     "A rank is not below the world size.", fix="WORLD_SIZE is the number of all ranks; RANK counts from 0."
 )
 LATE = Code(
@@ -41,7 +41,7 @@ LATE = Code(
     fix="See what delayed its node (image pull, file system), or set a longer --deadline.",
     action=Action.RESTART_JOB,
 )
-UNLIKE = Code("A launch variable differs between ranks.", fix="Set {variable} to the same value on all nodes.")
+DIFFERS = Code("A launch variable differs between ranks.", fix="Set {variable} to the same value on all nodes.")
 LOCAL_RANK_TAKEN = Code(
     "Two ranks of one node have the same LOCAL_RANK.", fix="LOCAL_RANK counts the ranks of one node from 0."
 )
@@ -154,7 +154,7 @@ def _strangers(run: Run) -> Iterator[Finding]:
             yield _duplicate(rank, node, who, run)
         elif stranger["why"] == "outside":
             text = f"{who} has RANK {rank}, expected below WORLD_SIZE {run.job.world_size}"
-            yield RANK_OUTSIDE.fail(text, node=node, rank=rank, variable="RANK")
+            yield RANK_OUT_OF_RANGE.fail(text, node=node, rank=rank, variable="RANK")
         else:
             yield LATE.fail(f"{who} joined as rank {rank} after the run had started without it", node=node, rank=rank)
 
@@ -188,14 +188,14 @@ def _differing(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[
         return
     if variable != "WORLD_SIZE":  # all ranks met at one store, so these names lead to the same place
         text = f"{variable} is {votes.sides()}, expected one spelling; all ranks met at the same store"
-        yield UNLIKE.info(text, variable=variable)
+        yield DIFFERS.info(text, variable=variable)
         return
     usual = run.job.world_size  # rank 0's
     others = f"{usual} as on {len(votes.ranks_of.get(usual, ()))} of {votes.voters} ranks"
     for value, ranks_ in votes.ranks_of.items():
         for rank in ranks_ if value != usual else ():
             text = f"{variable} is {'not set' if value is None else value}, expected {others}"
-            yield UNLIKE.fail(text, variable=variable, **run.job.where(rank))
+            yield DIFFERS.fail(text, variable=variable, **run.job.where(rank))
 
 
 def _number(text: str | None) -> int | str | None:

@@ -34,7 +34,7 @@ from preflight.nccl import parameters as nccl_parameters
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2)
 
-UNLIKE = Code(
+DIFFERS = Code(
     "A variable differs between ranks.",
     fix="Set {variable} once for all nodes, in the job's script; look for a different value in the node's shell "
     "start-up files, image and nccl.conf.",
@@ -171,10 +171,10 @@ def _differing(name: str, row: Variable | None, facts: Mapping[int, Facts], run:
         file = facts[rank]["origin"].get(name)
         said = "not set" if value is None else f"{value!r}{f' (from {file})' if file else ''}"
         text = f"{name} is {said}, expected {votes.among()}"
-        yield UNLIKE.finding(severity, text, variable=name, file=file, **run.job.where(rank))
+        yield DIFFERS.finding(severity, text, variable=name, file=file, **run.job.where(rank))
     if not votes.decided:
         text = f"{name} is {votes.sides()}; expected one value on all ranks"
-        yield UNLIKE.finding(severity, text, variable=name)
+        yield DIFFERS.finding(severity, text, variable=name)
 
 
 def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -189,10 +189,10 @@ def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> 
         fix = PLUGINS_FIX.format(variable=name)
         for rank, value in votes.odd():
             text = f"NCCL itself reads {name} as {value!r}, expected {votes.among()}"
-            yield UNLIKE.finding(severity, text, fix=fix, variable=name, **run.job.where(rank))
+            yield DIFFERS.finding(severity, text, fix=fix, variable=name, **run.job.where(rank))
         if not votes.decided:
             text = f"NCCL itself reads {name} as {votes.sides()}; expected one value"
-            yield UNLIKE.finding(severity, text, fix=fix, variable=name)
+            yield DIFFERS.finding(severity, text, fix=fix, variable=name)
 
 
 def _weight(name: str, row: Variable | None) -> Severity | None:

@@ -74,7 +74,7 @@ CORRUPT = Code(
     action=Action.REPLACE,
     see=("gpu.health", "node.kernel"),
 )
-UNLIKE = Code(
+DIFFERENT_BITS = Code(
     "Several devices agree on bits that differ from their siblings': probably different software, not faulty hardware.",
     fix="Compare the nodes' libraries and settings: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
     see=("env.software", "env.variables"),
@@ -261,10 +261,14 @@ def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             continue
         if not votes.decided:
             text = f"{name} GEMM: the bits are {votes.sides()}, expected the same on devices of one kind"
-            yield CORRUPT.fail(text) if any(len(ranks) == 1 for ranks in votes.ranks_of.values()) else UNLIKE.warn(text)
+            yield (
+                CORRUPT.fail(text)
+                if any(len(ranks) == 1 for ranks in votes.ranks_of.values())
+                else DIFFERENT_BITS.warn(text)
+            )
         for rank, digest in votes.odd():
             shared = len(votes.ranks_of[digest]) > 1  # two faulty devices hardly make the same mistake
-            say = UNLIKE.warn if shared else CORRUPT.fail
+            say = DIFFERENT_BITS.warn if shared else CORRUPT.fail
             text = f"{name} GEMM: the bits are {digest!r}, expected {votes.among()} of this kind"
             yield say(text, uuid=alike[rank]["uuid"], **run.job.where(rank))
 

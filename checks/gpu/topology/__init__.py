@@ -36,7 +36,7 @@ ONE_WAY = Code(
     fix=_P2P_FIX,
     see=("node.kernel",),
 )
-PAST_NVLINK = Code(
+NVLINK_UNUSED = Code(
     "P2P between two GPUs does not use their NVLinks.",
     fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",
     action=Action.RESET_GPU,
@@ -121,7 +121,7 @@ def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
     """By node, the matrix cells that findings name."""
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
-    for differing in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
+    for differing in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.nvlink_unused(pairs)):
         wrong[differing.layout.node] |= dict.fromkeys(differing.cells, "")
     for differing in outliers.other_layout(wired)[0]:
         wrong[differing.layout.node] |= dict.fromkeys(differing.cells, differing.told)
@@ -151,7 +151,7 @@ def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
     yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
     yield from (NO_P2P.warn(f"{tie}; expected the same", node=node) for node, tie in ties)
     yield from _told(ONE_WAY.warn, outliers.one_way(pairs), "P2P {between} works only from {told}; {expected}", pairs)
-    yield from _told(PAST_NVLINK.warn, outliers.past_nvlink(pairs), "P2P {between} is {told}; {expected}", pairs)
+    yield from _told(NVLINK_UNUSED.warn, outliers.nvlink_unused(pairs), "P2P {between} is {told}; {expected}", pairs)
 
 
 def _told(

@@ -152,7 +152,7 @@ def _some(alike: list[GpuPair], works: bool) -> str:
     return f"between {labels[first.gpu]} and {labels[first.other]} of {first.layout.node}{more}"
 
 
-def past_nvlink(everyone: list[GpuPair]) -> list[DifferingPairs]:
+def nvlink_unused(everyone: list[GpuPair]) -> list[DifferingPairs]:
     """Pairs with NVLinks whose P2P does not use them, while most such pairs do."""
     linked = [
         pair

@@ -61,7 +61,7 @@ LINK_LOCAL = Code(
     fix="On that node: ip -br addr; give {interface} an address (DHCP, static configuration), or set {variable}={use} "
     "on all nodes.",
 )
-OTHER_NETWORK = Code(
+DIFFERENT_NETWORK = Code(
     "A node listens in a different network than the other nodes.",
     fix="ip -br addr on each node; set {variable} to the interfaces of one network, on all of them.",
 )
@@ -84,7 +84,7 @@ ONE_NETWORK = (
     "Give each interface its own network, or rules by source address (ip rule add from ADDRESS table ...) and "
     "sysctl net.ipv4.conf.all.arp_filter=1; else all goes over one of them, or is dropped (rp_filter)."
 )
-ALSO = Code(
+SECOND_INTERFACE = Code(
     "NCCL also uses an interface whose address other nodes have, too.",
     fix="Set NCCL_SOCKET_IFNAME={use} on all nodes.",
 )
@@ -317,7 +317,7 @@ def _other_network(world: World) -> Iterator[Finding]:
             why = (
                 f"; its {beside} is in that, and is {world.state(rank, beside)}" if beside else f" ({usual.name} there)"
             )
-            yield OTHER_NETWORK.warn(text + why, **world.details([rank], world.mended(rank, beside)))
+            yield DIFFERENT_NETWORK.warn(text + why, **world.details([rank], world.mended(rank, beside)))
             world.leave_out([rank])
         else:
             routed.append(rank)
@@ -325,11 +325,11 @@ def _other_network(world: World) -> Iterator[Finding]:
         networks = words.some(dict.fromkeys(world.left[rank].network for rank in routed), 3)
         text = f"{world.called} takes {networks} on {world.nodes(routed)}, expected {votes.usual}"
         text += f" as on {votes.share('node')}"
-        yield OTHER_NETWORK.info(text, **world.details(routed, world.at(routed[0])))
+        yield DIFFERENT_NETWORK.info(text, **world.details(routed, world.at(routed[0])))
     if not votes.decided and (able := [rank for rank in world.left if world.in_network(rank, votes.ranks_of)]):
         sides = words.some((f"{name} on {world.nodes(ranks_)}" for name, ranks_ in votes.ranks_of.items()), last=", ")
         text = f"{world.called} takes {sides}; expected one network, as {world.nodes(able)} could have"
-        yield OTHER_NETWORK.warn(text, **world.details([*world.left], world.at(able[0])))
+        yield DIFFERENT_NETWORK.warn(text, **world.details([*world.left], world.at(able[0])))
 
 
 def _mtu(world: World) -> Iterator[Finding]:
@@ -384,6 +384,6 @@ def _also(world: World) -> Iterator[Finding]:
                 found.setdefault((choice.name, choice.address), []).append(rank)
     for (name, address), ranks_ in found.items():
         text = f"NCCL also takes {name} ({address}) on {world.nodes(ranks_)}, an address that another host has"
-        yield ALSO.info(
+        yield SECOND_INTERFACE.info(
             f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, InterfaceTrouble("", name))
         )

@@ -114,7 +114,7 @@ _ENDS = (
 _SEE = ("net.interfaces",)
 SLOW = Code("Data between nodes is much slower than usual in this job.", _ENDS, Action.NONE, see=_SEE)
 ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", _ENDS, Action.NONE, see=_SEE)
-FAR = Code(
+HIGH_LATENCY = Code(
     "Round trips between nodes take much longer than usual in this job.",
     fix="On {from}: tracepath {address}; see what saturates the link (ip -s link, tc -s qdisc).",
     action=Action.NONE,
@@ -378,7 +378,7 @@ def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble
     slow = "has slow round trips with"
     return PairTrouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
-        code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as usual",
+        code=lambda _: HIGH_LATENCY, how=how, expected=lambda _: f"about {words.duration(usual)} as usual",
         wording=Wording(
             sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
             sides="round trips between {a} and {b} are slow",

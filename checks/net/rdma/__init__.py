@@ -33,17 +33,19 @@ from preflight.sdk import tcp
 PARTS = (hca_gids, hca_links, hca_numbers, hca_selected, hca_states)
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
-SILENT = Code(
+NO_ANSWER = Code(
     "An RDMA device does not answer its driver.",
     fix="Drain the node. There: dmesg | grep -i mlx5; reboot it, or reset the card (mlxfwreset -d {device} reset).",
     action=Action.REBOOT,
 )
-CLOSED = Code(
+PERMISSION_DENIED = Code(
     "The process may not open an HCA, so NCCL does not see it.",
     fix="There: ls -l /dev/infiniband; cat /sys/class/infiniband_verbs/uverbs*/ibdev. Give the container all of them "
     "(docker: --device=/dev/infiniband; Kubernetes: the RDMA device plugin).",
 )
-UNUSED = Code("No RDMA port is ACTIVE on any node.", fix="If NCCL should use them, check ibstat and the switches.")
+NO_ACTIVE_PORT = Code(
+    "No RDMA port is ACTIVE on any node.", fix="If NCCL should use them, check ibstat and the switches."
+)
 
 READ = (*hca_numbers.SWITCHES, hca_numbers.HCAS, hca_gids.INDEX, hca_gids.VERSION, hca_gids.FAMILY, hca_gids.RANGE)
 PATIENCE_S = 8.0
@@ -115,7 +117,7 @@ def _silent(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     what = f"silent: reading its files in /sys did not end within {PATIENCE_S:g} s"
     for node in all_:
         for name, vendor in node.facts["silent"].items():
-            yield PortTrouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
+            yield PortTrouble(NO_ANSWER, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
 
 
 def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
@@ -129,7 +131,7 @@ def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
             expected = "open to it as on other nodes" if use.label in open_ else "open to it"
             expected += "" if of[use.rank].taken else ", else NCCL uses sockets"
             yield PortTrouble(
-                CLOSED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected
+                PERMISSION_DENIED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected
             )
 
 
@@ -137,4 +139,4 @@ def _unused(all_: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
     wanted = [use for node in all_ for use in node.wanted if node.uses_verbs]
     if wanted and run.job.backend == "nccl" and not any(use.is_active for use in wanted):
         text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it uses sockets"
-        yield UNUSED.info(text)
+        yield NO_ACTIVE_PORT.info(text)

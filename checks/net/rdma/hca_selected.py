@@ -8,7 +8,7 @@ from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, w
 from preflight.nccl import hca_names
 from preflight.nccl.hca_names import Entry
 
-NOTHING = Code(
+NO_PORT_SELECTED = Code(
     "NCCL_IB_HCA selects no port.",
     fix="Compare NCCL_IB_HCA with ls /sys/class/infiniband there: where it selects nothing, NCCL uses sockets.",
 )
@@ -29,7 +29,9 @@ def selects_nothing(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble
             what, more = f"left out by NCCL_IB_HCA={value!r}", (("variable", "NCCL_IB_HCA"),)
             for port in node.suited:
                 severity = weighed(worst, node, port.vendor, run)
-                yield PortTrouble(NOTHING, severity, node.rank, port.label, what, "some of them taken", more=more)
+                yield PortTrouble(
+                    NO_PORT_SELECTED, severity, node.rank, port.label, what, "some of them taken", more=more
+                )
 
 
 def unmatched(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:

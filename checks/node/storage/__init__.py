@@ -87,21 +87,23 @@ QUOTA = Code("The quota is used up.", fix="quota -s (lfs quota -h {file}); remov
 NOT_SHARED = Code(
     "Nodes do not see the same files.", fix="On the node: findmnt -T {file}; mount what the other nodes have there."
 )
-OWN = Code(
+NODE_LOCAL = Code(
     "Each node has its own files.", fix="If all should see one: --set node.storage.shared={file}", action=Action.NONE
 )
-UNLIKE_MOUNT = Code(
+DIFFERENT_MOUNT = Code(
     "The path is on a different file system than on the other nodes.",
     fix="On the node: findmnt -T {file}; mount what the other nodes have there (/etc/fstab, or the container's -v).",
 )
-UNLIKE_OPTIONS = Code("Nodes mount a path with different options.", fix="On each node: findmnt -no OPTIONS -T {file}")
+DIFFERENT_OPTIONS = Code(
+    "Nodes mount a path with different options.", fix="On each node: findmnt -no OPTIONS -T {file}"
+)
 SOFT = Code("A soft NFS mount may lose writes (nfs(5)).", fix="Mount {file} with the option hard.")
 SLOW = Code(
     "A path is slow.",
     fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses the disk.",
     action=Action.NONE,
 )
-LEFT = Code("A file of this check could not be removed.", fix="rm -f {file}")
+NOT_REMOVED = Code("A file of this check could not be removed.", fix="rm -f {file}")
 
 CLOSED = {"ENOENT": MISSING, "ENOTDIR": MISSING, "ELOOP": MISSING, "EACCES": DENIED, "EPERM": DENIED}
 """The code for each error of opening a folder; any other error is BROKEN."""
@@ -303,7 +305,7 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
     options = {rank: ",".join(mount["options"]) for rank, mount in known.items()}
     if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
         sides = sameness.told_apart(options, run)
-        yield UNLIKE_OPTIONS.info(f"{path} is mounted with {sides}, expected the same on all nodes", file=path)
+        yield DIFFERENT_OPTIONS.info(f"{path} is mounted with {sides}, expected the same on all nodes", file=path)
     soft = [rank for rank, view in here.items() if view["written"] and sameness.is_soft(view)]
     if soft:
         text = f"{path} is mounted soft on {ranges.count(len(soft), 'node')}: a write may be lost while its server"
@@ -329,7 +331,7 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(f"{text} on {run.job.node_of(most[0]).node}), "
                                                              "expected one file seen by all", file=path)  # fmt: skip
     elif sameness.all_wrote(here):
-        yield OWN.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
+        yield NODE_LOCAL.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
 
 
 def _differing_mounts(
@@ -344,11 +346,11 @@ def _differing_mounts(
         most = f"{len(ranks):,} of {ranges.count(votes.voters, 'node')}" if 2 * len(ranks) > votes.voters else ""
         others = most or f"{sameness.names(run, ranks)}, where it is only read"
         text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {others}"
-        say = UNLIKE_MOUNT.fail if lost else UNLIKE_MOUNT.warn
+        say = DIFFERENT_MOUNT.fail if lost else DIFFERENT_MOUNT.warn
         yield say(text, node=run.job.node_of(rank).node, file=path)
     if not odd and sameness.undecided(votes, known, written=written):
         sides = sameness.told_apart({rank: mounts.told(mount) for rank, mount in known.items()}, run)
-        yield UNLIKE_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
+        yield DIFFERENT_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
 
 
 def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
@@ -357,11 +359,11 @@ def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
     for rank, size in votes.odd():
         text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
         expected = f"expected about {votes.usual:,} MiB, as on {votes.share('node')}"
-        yield UNLIKE_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
+        yield DIFFERENT_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
     if not votes.unanimous and not votes.decided:
         sizes = {rank: f"{size:,} MiB" for size, ranks in votes.ranks_of.items() for rank in ranks}
         text = f"{path} has in all {sameness.told_apart(sizes, run)}, expected the same on all nodes"
-        yield UNLIKE_MOUNT.warn(text, file=path)
+        yield DIFFERENT_MOUNT.warn(text, file=path)
 
 
 def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
@@ -385,7 +387,7 @@ def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[
     for rank, view in here.items():
         if view["left"]:
             text = f"{view['left']} may still be there, expected it to be gone: removing it failed or did not return"
-            yield LEFT.info(text, node=run.job.node_of(rank).node, file=view["left"])
+            yield NOT_REMOVED.info(text, node=run.job.node_of(rank).node, file=view["left"])
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:

@@ -75,7 +75,7 @@ CORRUPTS = Code(
     "the node and of the folder's server, and compare sha256sum of one file on several nodes.",
     action=Action.NONE,
 )
-LEFT = Code("A folder of this check could not be removed.", fix="rm -rf {file}")
+NOT_REMOVED = Code("A folder of this check could not be removed.", fix="rm -rf {file}")
 
 
 class FolderFacts(TypedDict):
@@ -202,7 +202,9 @@ def judge(facts: Mapping[int, FolderFacts], run: Run) -> Iterator[Finding]:
     yield from () if corrupted else _shared(facts, run, nodes)
     for own in facts.values():
         if own["left"]:
-            yield LEFT.info(f"{own['left']} could not be removed, expected nothing of ours to remain", file=own["left"])
+            yield NOT_REMOVED.info(
+                f"{own['left']} could not be removed, expected nothing of ours to remain", file=own["left"]
+            )
             return
 
 

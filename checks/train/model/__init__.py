@@ -127,15 +127,15 @@ REFUSED = Code(
     "A strategy does not accept the model.",
     fix="See the message and the stack (--report DIR, in DIR/logs); --set train.model.strategies=... excludes it.",
 )
-OTHER_MODEL = Code(
+DIFFERENT_MODELS = Code(
     "Ranks have models of different shapes.",
     fix="Let the function build the same model on all ranks: look for what depends on the rank or the node.",
 )
-OTHER_BATCH = Code(
+DIFFERENT_BATCHES = Code(
     "Ranks have different batches.",
     fix="Return the same global batch on all ranks (preflight cuts it): seed what draws it, do not shard it by rank.",
 )
-OTHER_WEIGHTS = Code(
+DIFFERENT_WEIGHTS = Code(
     "Ranks have different weights; the first rank's were loaded on all, as DDP does.",
     fix="Seed the function if all ranks should start the same; FSDP does not load rank 0's weights unless told to.",
 )
@@ -240,15 +240,17 @@ def _differing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     texts = [own["unlike"] for own in whole.values() if own["unlike"]]
     models = vote({rank: own["layout"] for rank, own in whole.items()})
     if whole and not models.unanimous:
-        yield from _parted(OTHER_MODEL, "the model has different parameters or buffers", models, f": {texts[0]}", run)
+        yield from _parted(
+            DIFFERENT_MODELS, "the model has different parameters or buffers", models, f": {texts[0]}", run
+        )
         return
     batches = vote({rank: own["batch"] for rank, own in whole.items()})
     if whole and not batches.unanimous:
-        yield from _parted(OTHER_BATCH, "the batch has different numbers or shapes", batches, "", run)
+        yield from _parted(DIFFERENT_BATCHES, "the batch has different numbers or shapes", batches, "", run)
     elif any(own["loaded"] for own in whole.values()):
         others = [rank for rank, own in whole.items() if own["weights"] != whole[min(whole)]["weights"]]
         text = f"{ranges.ranks(others)} started with different weights than rank {min(whole)}, whose were loaded on all"
-        yield OTHER_WEIGHTS.info(text)
+        yield DIFFERENT_WEIGHTS.info(text)
 
 
 def _parted(code: Code, what: str, counted: Vote[str], more: str, run: Run) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ DROPOUT = Code(
     "Dropout was set to 0 for the comparison.",
     fix="Nothing: each rank draws its own, so with dropout no two trainings are the same.",
 )
-DRAWS = Code(
+RANDOM_NUMBERS = Code(
     "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
     fix="Nothing, if each rank has its own seed in training; otherwise all use the same masks and noise.",
 )
@@ -35,7 +35,7 @@ LEFT_OUT = Code(
     "Variants or steps were left out with this model.",
     fix="Nothing, if they cannot be compared; if time is short, return fewer rows, or set --deadline.",
 )
-MADE_UP = Code(
+SYNTHETIC = Code(
     "The batch or the loss was made up, since the model was given without one.",
     fix="Nothing: only the equality of gradients matters. Return (model, batch, loss_fn) to train on your own.",
 )
@@ -67,7 +67,7 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
             "forward or loss_fn draws random numbers: here from one seed before each forward, so that a rank draws "
             "the same under a strategy and alone, and training alone is split like the ranks"
         )
-        yield DRAWS.info(text)
+        yield RANDOM_NUMBERS.info(text)
     yield from _what_was_done(facts, first)
 
 
@@ -76,7 +76,7 @@ def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding
     if first["smaller"]:
         yield SMALLER.info(first["smaller"])
     if first["made_up"]:
-        yield MADE_UP.info("; ".join(first["made_up"]))
+        yield SYNTHETIC.info("; ".join(first["made_up"]))
     idle = [rank for rank, own in facts.items() if not own["own"]]
     if idle:
         yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and contribute nothing")

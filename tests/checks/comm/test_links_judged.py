@@ -229,7 +229,7 @@ def test_a_slow_gpu_and_a_slow_pair_are_named_and_not_their_nodes() -> None:
 def test_one_node_against_one_names_nobody() -> None:
     slow = of_nodes(2, 4, lambda a, _: 0.1 if a < 4 else 1.0)
     (found,) = judged(nodes, slow, 4)
-    assert (found["code"], found["where"]) == ("comm.nodes.unlike", {}) and "on node-0 and " in found["message"]
+    assert (found["code"], found["where"]) == ("comm.nodes.slower_of_two", {}) and "on node-0 and " in found["message"]
 
 
 def test_of_two_nodes_the_one_with_a_slow_pair_is_no_riddle() -> None:

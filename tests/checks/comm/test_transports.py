@@ -272,7 +272,7 @@ def test_nvls_that_gets_no_memory() -> None:
 def test_a_node_with_fewer_hcas() -> None:
     fewer = replace(Machine(), hcas=tuple(f"mlx5_{number}" for number in range(7)))
     (finding,) = found(replace(Machine(), nodes=4), {3: fewer})
-    assert (finding["code"], finding["where"]) == ("comm.transports.unlike", {"node": "node-3"})
+    assert (finding["code"], finding["where"]) == ("comm.transports.differs", {"node": "node-3"})
     assert finding["message"] == "NCCL uses 7 HCAs, expected 8 as on 3 of 4 nodes"
 
 
@@ -305,7 +305,7 @@ def test_two_gpus_of_a_node_may_be_joined_otherwise_than_eight() -> None:
 
 def test_every_code_is_tested_here() -> None:
     assert set(registry.load(registry.sources()["comm.transports"]).codes) == {
-        "socket", "gdr_off", "p2p_off", "shm_off", "split_node", "versions", "plugin", "nvls_off", "unlike",
+        "socket", "gdr_off", "p2p_off", "shm_off", "split_node", "versions", "plugin", "nvls_off", "differs",
     }  # fmt: skip
 
 

@@ -109,14 +109,14 @@ def test_a_mistake_without_a_place_is_one_also_where_its_numbers_differ() -> Non
 def test_a_mistake_in_one_loader_leaves_the_other() -> None:
     made = merged(stock(name="train"), read(*[[range(24)] * 4] * 2, name="other"))
     made[1]["readings"][0]["mistake"] = mistake()
-    assert sorted(slugs(made)) == ["all_see_all", "user_error"]
+    assert sorted(slugs(made)) == ["same_samples", "user_error"]
 
 
 def test_a_rank_with_another_number_of_loaders() -> None:
     made = merged(stock(name="0"), stock(name="1"))
     made[3]["readings"].pop()
     finding = only(made)
-    assert (finding["slug"], finding["where"]["rank"]) == ("other_loaders", 3)
+    assert (finding["slug"], finding["where"]["rank"]) == ("different_loaders", 3)
     assert finding["message"] == "the function returns 1 loader, expected 2 loaders as on 3 of 4 ranks"
     two = {rank: of_rank for rank, of_rank in made.items() if rank in (2, 3)}
     assert "rank" not in only(two)["where"]
@@ -159,7 +159,7 @@ def test_one_part_that_two_ranks_have() -> None:
     differing = {rank: {"content": {"0": f"{max(rank, 1)}"}} for rank in range(4)}
     made = own(lambda order: [shuffled(12, rank + order[0]) for rank in range(4)], length=12, exact=False, of=differing)
     finding = only(made)
-    assert finding["slug"] == "all_see_all" and finding["message"].startswith("ranks 0-1 see the same 12 samples")
+    assert finding["slug"] == "same_samples" and finding["message"].startswith("ranks 0-1 see the same 12 samples")
 
 
 # Samplers
@@ -197,7 +197,7 @@ def test_another_seed() -> None:
     parts = [[dealt(shuffled(24, number + 7 * (rank == 1)), 4)[rank] for rank in range(4)] for number in (0, 1)]
     of = {rank: {"replica": rank, "seed": 7 if rank == 1 else 0} for rank in range(4)}
     finding = only(read(*parts, **STOCK, num_replicas=4, of=of))
-    assert (finding["slug"], finding["where"]["rank"]) == ("other_seed", 1)
+    assert (finding["slug"], finding["where"]["rank"]) == ("different_seeds", 1)
     assert "seed=7, expected 0 as on 3 of 4 ranks" in finding["message"]
 
 
@@ -232,18 +232,18 @@ def test_all_see_all(order: str, exact: bool) -> None:
     parts = [[shuffled(24, number + (seeds or 0) * rank) if seeds is not None else range(24) for rank in range(4)]
              for number in (0, 5)]  # fmt: skip
     finding = only(read(*parts, exact=exact, sampler="RandomSampler"))
-    assert (finding["slug"], finding["where"]) == ("all_see_all", {})
+    assert (finding["slug"], finding["where"]) == ("same_samples", {})
     assert finding["message"].startswith("all 4 ranks see the same 24 samples, ")
 
 
 def test_all_see_all_is_a_warning_where_each_may_have_its_own_dataset() -> None:
     finding = only(read(*[[range(24)] * 4] * 2, content={}))
-    assert (finding["severity"], finding["slug"]) == ("warn", "all_see_all") and "is unknown" in finding["message"]
+    assert (finding["severity"], finding["slug"]) == ("warn", "same_samples") and "is unknown" in finding["message"]
 
 
 def test_a_stream_that_is_not_parted() -> None:
     finding = only(content(lambda order: [order] * 4))
-    assert finding["slug"] == "all_see_all" and "islice" in finding["fix"]
+    assert finding["slug"] == "same_samples" and "islice" in finding["fix"]
 
 
 def test_workers_that_each_yield_all() -> None:
@@ -259,7 +259,7 @@ def test_workers_that_each_yield_all() -> None:
 
 def test_with_replacement_ranks_that_draw_alike_are_wrong() -> None:
     made = own(lambda _: [random.Random(1).choices(range(60), k=20)] * 4, length=60, by_design="repeats")
-    assert above_info(made) == ["fail all_see_all"]
+    assert above_info(made) == ["fail same_samples"]
     two = own(lambda _: [random.Random(min(rank, 2)).choices(range(60), k=20) for rank in range(4)], length=60,
               by_design="repeats")  # fmt: skip
     assert above_info(two) == ["fail overlap"]
@@ -490,4 +490,4 @@ def test_of_1024_ranks(alike: bool) -> None:
     run = Run(Job("env", 1024, "gloo", (Node("node-0", 0, tuple(range(1024))),)), tuple(range(1024)), {})
     with timed(f"data.sampler, 1,024 ranks that see {'the same' if alike else 'their own'}"):
         told = list(sampler.judge(made, run))
-    assert [finding.code for finding in told] == ([disjoint.ALL_SEE_ALL] if alike else [])
+    assert [finding.code for finding in told] == ([disjoint.SAME_SAMPLES] if alike else [])

@@ -98,7 +98,7 @@ def test_ranks_may_be_numbered_otherwise() -> None:
 def test_an_evaluation_that_all_ranks_do_whole_is_info(name: str) -> None:
     made = read(*[[range(24)] * 4] * 2, name=name)
     assert [(finding["severity"], finding["code"].rpartition(".")[2]) for finding in found(made)] == [
-        ("info", "all_see_all")
+        ("info", "same_samples")
     ]
     assert summary(made).startswith(f"{name}: 24 samples")
 
@@ -107,7 +107,7 @@ def test_an_evaluation_that_all_ranks_do_whole_is_info(name: str) -> None:
     ("name", "order", "severity"), [("1", range(24), "warn"), ("0", range(24), "fail"), ("1", shuffled(24, 0), "fail")]
 )
 def test_behind_the_training_in_a_list_it_may_be_an_evaluation(name: str, order: Any, severity: str) -> None:
-    assert above_info(read(*[[order] * 4] * 2, name=name)) == [f"{severity} all_see_all"]
+    assert above_info(read(*[[order] * 4] * 2, name=name)) == [f"{severity} same_samples"]
 
 
 def test_batches_of_variable_size_are_no_unlike_sizes() -> None:

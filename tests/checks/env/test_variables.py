@@ -191,7 +191,7 @@ NODES = {"a": [0, 1], "b": [2, 3], "c": [4, 5], "d": [6, 7]}
 def between(values: Mapping[int, Mapping[str, str]]) -> list[dict[str, Any]]:
     everyone = {rank: facts(values.get(rank, values[-1])) for rank in range(8)}
     found = testing.judge(variables, everyone, nodes=NODES)
-    return [finding for finding in found if finding["code"] == "env.variables.unlike"]
+    return [finding for finding in found if finding["code"] == "env.variables.differs"]
 
 
 def test_the_odd_rank_is_named_with_what_the_others_have() -> None:
@@ -295,8 +295,8 @@ def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> N
     told = finished.told()
     assert ELSEWHERE["nccl_conf"].is_told_by(finished.findings()), told
     where = {finding["code"].rpartition(".")[2]: finding["where"] for finding in finished.findings()}
-    assert where["conf_line"] == {"node": where["unlike"]["node"], "rank": 1, "file": path, "line": 1}, told
-    assert where["unlike"]["file"] == path and where["leftover"]["variable"] == "NCCL_P2P_DISABLE", told
+    assert where["conf_line"] == {"node": where["differs"]["node"], "rank": 1, "file": path, "line": 1}, told
+    assert where["differs"]["file"] == path and where["leftover"]["variable"] == "NCCL_P2P_DISABLE", told
 
 
 @pytest.mark.skipif(not library.can_build, reason="the stand-in needs gcc")

@@ -63,7 +63,7 @@ def test_sound_gpus_give_no_finding(world: int) -> None:
 
 def test_every_code_is_tested() -> None:
     """Here and in faults/gpu_compute.py."""
-    codes = {"wrong_product", "wrong_copy", "unstable", "corrupt", "unlike", "device_error", "slow"}
+    codes = {"wrong_product", "wrong_copy", "unstable", "corrupt", "different_bits", "device_error", "slow"}
     assert set(registry.load(registry.sources()["gpu.compute"]).codes) == codes
 
 
@@ -150,10 +150,10 @@ def test_odd_bits_that_several_share_are_of_other_code() -> None:
     facts = sound(16)
     for rank in (8, 9):
         facts[rank]["repeats"]["fp32"]["digest"] = "cd"
-    assert told(facts) == [("warn", "unlike", 8), ("warn", "unlike", 9)]
+    assert told(facts) == [("warn", "different_bits", 8), ("warn", "different_bits", 9)]
     for rank in range(8, 16):
         facts[rank]["repeats"]["fp32"]["digest"] = "cd"
-    assert told(facts) == [("warn", "unlike", None)]
+    assert told(facts) == [("warn", "different_bits", None)]
 
 
 def test_of_two_that_differ_none_is_named() -> None:

@@ -151,7 +151,7 @@ ON_1 = {"node": "node-1"}
          {"gpu": 0, "peer_gpu": 1}),
         (_one_way, "one_way", "works only from GPU4 to GPU6, not back: the chipset does not support it",
          {"gpu": 4, "peer_gpu": 6}),
-        (_past_nvlink, "past_nvlink", "is not over NVLink; expected it over NVLink as between 83 of 84 pairs",
+        (_past_nvlink, "nvlink_unused", "is not over NVLink; expected it over NVLink as between 83 of 84 pairs",
          {"gpu": 0, "peer_gpu": 7}),
         (put_apart, "layout", "between GPU 3 and GPUs 0-2 is SYS, expected NODE as on 2 of 3 nodes", {"gpu": 3}),
         (take_nic, "far_nic", "RDMA device of GPU 6 is NODE away, expected PIX as on 2 of 3 nodes", {"gpu": 6}),

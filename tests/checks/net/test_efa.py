@@ -98,7 +98,7 @@ def test_all_is_well() -> None:
 def test_what_fi_info_says_is_told() -> None:
     (found,) = judged(facts(), facts(seen=[], error="fi_getinfo: -61"), backend="gloo")
     text = "libfabric shows 0 of 2 EFA devices (fi_getinfo: -61), expected all; a and b are missing"
-    assert found == ("warn net.efa.unseen", "node-1", text)
+    assert found == ("warn net.efa.missing", "node-1", text)
 
 
 def test_where_no_node_has_a_plugin_it_may_lie_elsewhere() -> None:

@@ -344,7 +344,7 @@ def test_gloo_joins_the_ranks_by_each_of_its_list() -> None:
     assert told(nodes(3, *lines, names="eth1,docker0")) == [("fail", "shared", where)]
     assert told(nodes(3, *lines, names="eth0,eth1")) == []
     where["variable"] = "NCCL_SOCKET_IFNAME"
-    assert told(nodes(3, *lines, names="eth1,docker0"), "nccl") == [("info", "also", where)]
+    assert told(nodes(3, *lines, names="eth1,docker0"), "nccl") == [("info", "second_interface", where)]
     where["interface"] = "lo"
     assert told(nodes(3, *lines, names="eth1,lo"), "nccl") == [("fail", "loopback", where)]  # in the host's order
 
@@ -378,23 +378,23 @@ def test_a_node_whose_infiniband_is_down() -> None:
     assert found["fix"].startswith("On that node: ip link set ib0 up;")
     facts[1] = node(1, LO, ETH0, **kind)
     (found,) = judged(facts, "nccl")
-    assert found["code"] == "net.interfaces.other_network" and "(ib0 there)" in found["message"]
+    assert found["code"] == "net.interfaces.different_network" and "(ib0 there)" in found["message"]
 
 
 @BACKENDS
 def test_a_node_that_takes_another_network_though_it_is_in_the_usual_one(backend: str) -> None:
     facts = nodes(4, LO, ETH0, ETH1)
     facts[1] = node(1, LO, "eth0 10.1.0.2/24", "eth1 10.0.0.2/24", route="")
-    assert told(facts, backend) == [("warn", "other_network", {"node": "node-1", "interface": "eth0"})]
+    assert told(facts, backend) == [("warn", "different_network", {"node": "node-1", "interface": "eth0"})]
     assert judged(facts, backend)[0]["fix"].startswith("ip -br addr on each node; set ")
     two = {0: facts[0], 1: facts[1]}
-    assert told(two, backend) == [("warn", "other_network", {"interface": "eth0"})]
+    assert told(two, backend) == [("warn", "different_network", {"interface": "eth0"})]
 
 
 @BACKENDS
 def test_a_node_in_another_network_may_be_behind_a_router(backend: str) -> None:
     facts = one_odd(LO, "eth0 10.9.0.2/24")
-    assert told(facts, backend) == [("info", "other_network", {"node": "node-1", "interface": "eth0"})]
+    assert told(facts, backend) == [("info", "different_network", {"node": "node-1", "interface": "eth0"})]
     facts[2] = node(2, LO, "eth0 10.9.0.3/24")
     assert told(facts, backend) == []  # half and half
 
@@ -404,11 +404,11 @@ def test_nodes_behind_a_router_are_compared_all_the_same(backend: str) -> None:
     """Two racks, a network each; one node of the smaller one has a slow interface, and one another MTU."""
     racks: dict[int, dict[str, Any]] = {rank: {"mtu": {"eth0": 9000}, "speed": {"eth0": 100_000}} for rank in range(8)}
     sound = {rank: node(rank, LO, f"eth0 10.0.{1 + rank // 5}.#/24", **more) for rank, more in racks.items()}
-    assert [found[:2] for found in told(sound, backend)] == [("info", "other_network")]
+    assert [found[:2] for found in told(sound, backend)] == [("info", "different_network")]
     racks[6]["mtu"], racks[7]["speed"] = {}, {"eth0": 1000}
     facts = {rank: node(rank, LO, f"eth0 10.0.{1 + rank // 5}.#/24", **more) for rank, more in racks.items()}
     network, *found = told(facts, backend)
-    assert network[:2] == ("info", "other_network")
+    assert network[:2] == ("info", "different_network")
     wheres = [{"node": name, "interface": "eth0"} for name in ("node-6", "node-7")]
     assert found == [("warn", "mtu", wheres[0]), ("warn", "speed", wheres[1])]
 
@@ -460,13 +460,13 @@ def test_the_data_goes_over_sockets_where_rdma_is_off(environ: dict[str, str], s
     facts = {**nodes(4, LO, ETH0, speed={"eth0": 100_000}, **more), 1: node(1, LO, ETH0, speed={"eth0": 1000}, **more)}
     assert [found[0] for found in told(facts, "nccl")] == [severity]
     bridge = nodes(4, LO, ETH0, "br-0123456789ab 172.18.0.1/16", **more)
-    assert [found[1] for found in told(bridge, "nccl")] == (["also"] if severity == "warn" else [])
+    assert [found[1] for found in told(bridge, "nccl")] == (["second_interface"] if severity == "warn" else [])
 
 
 def test_mtu_of_another_fabric_is_not_compared() -> None:
     facts = nodes(4, LO, IB0, mtu={"ib0": 2044}, kind={"ib0": "infiniband"}, route="")
     facts[1] = node(1, LO, ETH0)
-    assert [found[1] for found in told(facts, "nccl")] == ["other_network"]
+    assert [found[1] for found in told(facts, "nccl")] == ["different_network"]
 
 
 @BACKENDS
@@ -482,7 +482,7 @@ def test_another_route_to_master_is_an_info_unless_it_was_asked_for(backend: str
 
 def test_nccl_also_takes_a_bridge_that_all_hosts_have() -> None:
     lines = (LO, ETH0, "br-0123456789ab 172.18.0.1/16")
-    assert told(nodes(4, *lines), "nccl") == [("info", "also", {"interface": "br-0123456789ab"})]
+    assert told(nodes(4, *lines), "nccl") == [("info", "second_interface", {"interface": "br-0123456789ab"})]
     assert told(nodes(4, *lines, has_rdma=True), "nccl") == told(nodes(4, *lines), "gloo") == []
     assert told(nodes(4, *lines, speed={"eth0": 100_000}), "nccl") == []  # the faster alone
 

@@ -334,7 +334,7 @@ def test_losses_that_another_finding_explains_are_not_told_beside_it() -> None:
     facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), hole), to(1, 3), SEES_HOLE)
     assert [code for _, code, _ in named(facts)] == ["mtu"]
     far: Seen = {**LOSES, "round_trip_s": 0.03}
-    assert [code for _, code, _ in named(with_pairs(cluster(3), to(1, 3) + out_of(1, 3), far))] == ["far"]
+    assert [code for _, code, _ in named(with_pairs(cluster(3), to(1, 3) + out_of(1, 3), far))] == ["high_latency"]
     slow: Seen = {**LOSES, "rate": 1.2e7}
     facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), slow), to(1, 3), SEES_SLOW)
     (found,) = judged(facts)
@@ -390,7 +390,7 @@ def test_one_try_of_the_other_side_alone_is_not_judged() -> None:
 def test_a_far_node_is_named_and_a_slow_network_is_not() -> None:
     far: Seen = {**GOOD, "round_trip_s": 0.03}
     facts = with_pairs(cluster(3), to(1, 3) + out_of(1, 3), far)
-    assert named(facts) == [("warn", "far", {"node": "node-1", "interface": "eth0"})]
+    assert named(facts) == [("warn", "high_latency", {"node": "node-1", "interface": "eth0"})]
     assert judged(facts, settings={"far_s": 0.05}) == []
     assert judged(with_pairs(cluster(3), itertools.permutations(range(3), 2), far)) == []
 
@@ -408,7 +408,7 @@ def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -
     found = judged(behind_a_far_link(arrived))
     assert [(finding["code"], finding["where"]) for finding in found] == [
         ("net.mesh.mtu", where),
-        ("net.mesh.far", where),
+        ("net.mesh.high_latency", where),
     ]
     both = "while small messages pass and round trips take 12 ms or more: a wrong MTU on the way, or a saturated link"
     assert found[0]["severity"] == "fail" and told in found[0]["message"] and both in found[0]["message"], found
@@ -416,7 +416,7 @@ def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -
 
 def test_where_large_packets_pass_a_far_link_is_full() -> None:
     found = judged(behind_a_far_link(100_000))
-    assert [finding["code"] for finding in found] == ["net.mesh.slow", "net.mesh.far"]
+    assert [finding["code"] for finding in found] == ["net.mesh.slow", "net.mesh.high_latency"]
     assert "can send only slowly to 4 of 4" in found[0]["message"] and "33.3 kB/s at best" in found[0]["message"]
 
 

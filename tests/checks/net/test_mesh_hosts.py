@@ -205,7 +205,7 @@ def test_a_host_behind_a_full_link_is_far(three: list[Host], tmp_path: Path) -> 
     with three[2].full_link(three[1]):
         finished = ranks_on(tmp_path, three, *ONLY, master=three[0].address, served=True, deadline_s=90)
     found_as("mesh_far", finished)
-    far = next(finding["message"] for finding in finished.findings() if finding["code"] == "net.mesh.far")
+    far = next(finding["message"] for finding in finished.findings() if finding["code"] == "net.mesh.high_latency")
     slow = r"slow round trips with 2 of 2 other nodes .* ms at least.*; expected about .* as usual"
     assert re.search(slow, far), far
 

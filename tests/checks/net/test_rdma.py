@@ -183,7 +183,7 @@ def test_one_against_one_names_nobody(tmp_path: Path) -> None:
 def test_no_subnet_manager_is_told_though_all_nodes_wait_for_it(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(2, {0: WAITING, 1: WAITING}), roce(2, {0: WAITING}))
     found = judged([facts[0]] * 3)
-    assert told(found) == ["warn down", "info unused"] and "sminfo" in found[0]["fix"]
+    assert told(found) == ["warn down", "info no_active_port"] and "sminfo" in found[0]["fix"]
     is_as_told("rdma_no_subnet_manager", found)
     assert told(judged([facts[1]] * 3)) == []
 
@@ -197,7 +197,7 @@ def test_one_against_one_that_waits_or_is_named_is_told(tmp_path: Path) -> None:
 
 def test_of_two_that_are_not_active_only_the_one_that_waits_is_told(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(1, {0: POLLING}), cards(1, {0: WAITING}))
-    assert told(judged(facts)) == ["warn down node-1 mlx5_0", "info unused"]
+    assert told(judged(facts)) == ["warn down node-1 mlx5_0", "info no_active_port"]
 
 
 def test_what_nccl_ib_hca_names_should_be_up(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_what_nccl_ib_hca_names_should_be_up(tmp_path: Path) -> None:
 
 def test_unused_cards_are_worth_knowing(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(2, {0: POLLING, 1: POLLING}))
-    assert told(judged(facts * 2)) == ["info unused"]
+    assert told(judged(facts * 2)) == ["info no_active_port"]
     assert judged(facts * 2, "gloo") == []
 
 
@@ -269,9 +269,9 @@ def test_a_variable_that_all_have_is_not_blamed(tmp_path: Path) -> None:
 
 def test_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
     facts = fleet(tmp_path, roce(2), roce(2, {1: {"verbs": "closed"}}), roce(2, verbs="closed"))
-    assert told(judged(facts[:2])) == ["fail closed node-1 mlx5_1"]
+    assert told(judged(facts[:2])) == ["fail permission_denied node-1 mlx5_1"]
     (all_,) = judged([facts[2]] * 3)
-    assert told([all_]) == ["warn closed"] and "else NCCL uses sockets" in all_["message"]
+    assert told([all_]) == ["warn permission_denied"] and "else NCCL uses sockets" in all_["message"]
     assert all_["message"].startswith("mlx5_0 and mlx5_1 are closed to this process (/dev/infiniband) on all 3 nodes")
 
 
@@ -288,7 +288,7 @@ def test_nccl_takes_one_more_on_a_node(tmp_path: Path) -> None:
     ("environ", "found"),
     [
         ({"NCCL_IB_HCA": "mlx5_1,mlx5_2"}, ["fail unequal node-2 NCCL_IB_HCA"]),
-        ({"NCCL_IB_HCA": "=mlx5"}, ["fail nothing node-2 NCCL_IB_HCA"]),
+        ({"NCCL_IB_HCA": "=mlx5"}, ["fail no_port_selected node-2 NCCL_IB_HCA"]),
         ({"NCCL_IB_DISABLE": "1"}, ["fail unequal node-2 NCCL_IB_DISABLE"]),
         ({"NCCL_IB_HCA": "^mlx5_9"}, []),
         ({"NCCL_IB_HCA": "mlx5"}, []),
@@ -304,7 +304,7 @@ def test_what_nccl_ib_hca_selects_is_read_from_nccls_file(tmp_path: Path) -> Non
     conf.write_text("NCCL_IB_HCA==mlx5_77\n")
     facts = fleet(tmp_path, cards(2), environ={0: {"NCCL_CONF_FILE": str(conf)}})
     (finding,) = judged(facts * 2)
-    assert told([finding]) == ["warn nothing NCCL_IB_HCA"]
+    assert told([finding]) == ["warn no_port_selected NCCL_IB_HCA"]
     assert finding["message"].startswith("mlx5_0 and mlx5_1 are left out by NCCL_IB_HCA='=mlx5_77' on both nodes")
 
 
@@ -443,7 +443,7 @@ def test_a_port_without_an_address_beside_fit_ones_is_worth_knowing(tmp_path: Pa
 
 def test_gids_matter_to_roce_only(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(2, gids=LOCAL_ONLY), roce(2, gids=LOCAL_ONLY, state="1: DOWN", physical=""))
-    assert judged([facts[0]] * 2) == [] and told(judged([facts[1]] * 2)) == ["info unused"]
+    assert judged([facts[0]] * 2) == [] and told(judged([facts[1]] * 2)) == ["info no_active_port"]
 
 
 def test_a_table_of_which_not_all_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

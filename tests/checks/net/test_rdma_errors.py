@@ -72,8 +72,8 @@ def judged(
         ({"port_rcv_errors": "25"}, ["warn link node-1 mlx5_1"]),
         ({"symbol_error": "0", "link_downed": "0"}, []),
         ({"link_downed": "N/A"}, []),
-        ({"local_ack_timeout_err": "9"}, ["info resent node-1 mlx5_1"]),
-        ({"packet_seq_err": "9", "link_downed": "4"}, ["warn link node-1 mlx5_1", "info resent node-1 mlx5_1"]),
+        ({"local_ack_timeout_err": "9"}, ["info retransmits node-1 mlx5_1"]),
+        ({"packet_seq_err": "9", "link_downed": "4"}, ["warn link node-1 mlx5_1", "info retransmits node-1 mlx5_1"]),
         ({"state": "1: DOWN"}, ["fail went_down node-1 mlx5_1"]),
         ({"state": "2: INIT"}, ["fail went_down node-1 mlx5_1"]),
         ({"state": ""}, []),
@@ -142,7 +142,9 @@ def test_on_one_node_and_on_other_makes_it_is_milder(tmp_path: Path) -> None:
 
 def test_a_full_counter_is_told(tmp_path: Path) -> None:
     full = judged(tmp_path, {}, made_=cards(2, {1: {"counters": {"symbol_error": 65535}}}))
-    assert told(full) == ["info full mlx5_1"] and "symbol_error (65,535) on both nodes" in full[0]["message"]
+    assert (
+        told(full) == ["info counter_saturated mlx5_1"] and "symbol_error (65,535) on both nodes" in full[0]["message"]
+    )
     reset = "There: perfquery -x -C mlx5_1 -P 1; reset its counters: perfquery -R -C mlx5_1 -P 1"
     assert full[0]["fix"] == reset
     (on_ethernet,) = judged(tmp_path / "roce", {}, made_=roce(2, {1: {"counters": {"symbol_error": 65535}}}))
@@ -154,11 +156,11 @@ def test_a_link_that_went_down_so_often_that_no_more_is_seen(tmp_path: Path) -> 
     often = {1: {"counters": {"link_downed": 255, "link_error_recovery": 255}}}
     (finding,) = judged(tmp_path / "mlx5", {}, made_=cards(2, often))
     assert (
-        told([finding]) == ["warn full mlx5_1"]
+        told([finding]) == ["warn counter_saturated mlx5_1"]
         and "s link_downed (255) and link_error_recovery (255) on" in finding["message"]
     )
     other = judged(tmp_path / "other", {}, made_=cards(2, often, vendor="0x14e4"))
-    assert told(other) == ["info full mlx5_1"]
+    assert told(other) == ["info counter_saturated mlx5_1"]
 
 
 def test_a_counter_that_rises_to_its_end_is_told_once(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_a_counter_that_rises_to_its_end_is_told_once(tmp_path: Path) -> None:
     both = judged(tmp_path / "both", {"link_downed": "255", "local_link_integrity_errors": "15", "symbol_error": "32"})
     assert told(both) == ["warn link node-1 mlx5_1"]
     few = judged(tmp_path / "few", {"symbol_error": "65535"}, run_s=1e9)
-    assert told(few) == ["info full node-1 mlx5_1"]
+    assert told(few) == ["info counter_saturated node-1 mlx5_1"]
 
 
 def test_who_sends_again_is_named_only_alone(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_who_sends_again_is_named_only_alone(tmp_path: Path) -> None:
         rdma_errors, facts, nodes={f"node-{rank}": [rank] for rank in facts}, backend="nccl",
         reads={"net.rdma": dict.fromkeys(facts, before)},
     )  # fmt: skip
-    assert told([finding]) == ["info resent"] and "rdma statistic show link mlx5_1/1," in finding["fix"]
+    assert told([finding]) == ["info retransmits"] and "rdma statistic show link mlx5_1/1," in finding["fix"]
     words = "5 of 15 ports resent packets during the run (mlx5_1 of node-0: local_ack_timeout_err 3 to 80; mlx5"
     assert finding["message"].startswith(words)
 

@@ -60,9 +60,9 @@ def test_the_leaf_of_most_nodes_is_dead(tmp_path: Path) -> None:
         (cards(8, {3: FELL}), cards(), [f"fail down node-{rank} mlx5_3" for rank in range(5)]),
         (cards(8, {3: {**DISABLED, "counters": {"link_downed": 2}}}), cards(), ["fail down mlx5_3"]),
         ([], cards(), ["fail missing"]),
-        ([], cards(8, dict.fromkeys(range(8), POLLING)), ["info unused"]),
+        ([], cards(8, dict.fromkeys(range(8), POLLING)), ["info no_active_port"]),
         (cards(7), cards(), ["fail unequal mlx5_7"]),
-        (cards(8, verbs="closed"), cards(), [f"fail closed node-{rank}" for rank in range(5)]),
+        (cards(8, verbs="closed"), cards(), [f"fail permission_denied node-{rank}" for rank in range(5)]),
     ],
     ids=["a port", "a port that was up", "a port off", "no devices", "no devices, none used", "a device", "closed"],
 )
@@ -83,7 +83,7 @@ def test_a_name_that_one_node_has(tmp_path: Path) -> None:
     environ = {rank: {"NCCL_IB_HCA": "mlx5_3"} for rank in range(4)}
     facts = fleet(tmp_path, *([Card(f"mlx5_{number}", number)] for number in (3, 7, 9, 12)), environ=environ)
     assert told(judged(facts)) == [
-        f"fail nothing node-{rank} mlx5_{number} NCCL_IB_HCA" for rank, number in ((1, 7), (2, 9), (3, 12))
+        f"fail no_port_selected node-{rank} mlx5_{number} NCCL_IB_HCA" for rank, number in ((1, 7), (2, 9), (3, 12))
     ]
 
 
@@ -251,7 +251,7 @@ def test_a_list_of_hcas_for_larger_machines(last: int, there: list[Card], severi
 def test_alone_what_only_a_network_needs_is_worth_knowing(tmp_path: Path) -> None:
     environ = {2: {"NCCL_IB_HCA": "=mlx5_0,mlx5_9"}}
     facts = fleet(tmp_path, cards(2, verbs="closed"), roce(2, gids=LOCAL_ONLY), cards(2), environ=environ)
-    expected = ["info closed node-0", "info no_gid node-0", "info unmatched node-0 mlx5_9 NCCL_IB_HCA"]
+    expected = ["info permission_denied node-0", "info no_gid node-0", "info unmatched node-0 mlx5_9 NCCL_IB_HCA"]
     assert [told(judged([of_rank])) for of_rank in facts] == [[text] for text in expected]
 
 

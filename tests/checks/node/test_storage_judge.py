@@ -182,7 +182,11 @@ def test_two_halves_name_nobody() -> None:
 def test_one_against_one_names_nobody() -> None:
     (own, found) = judged(world(path(), path(mount=ROOT), groups={1: 1}))
     assert own["severity"] == "info"
-    assert (found["severity"], found["code"], found["where"]) == ("warn", "node.storage.unlike_mount", {"file": PATH})
+    assert (found["severity"], found["code"], found["where"]) == (
+        "warn",
+        "node.storage.different_mount",
+        {"file": PATH},
+    )
     assert "nfs4 from server:/data at /data on node-0, ext4 from /dev/sda2 at / on node-1" in found["message"]
 
 
@@ -190,7 +194,11 @@ def test_most_nodes_lack_the_mount() -> None:
     """Nobody can tell from the numbers: the node that has it is not blamed."""
     nodes = [path(mount=NFS if rank == 0 else ROOT) for rank in range(4)]
     (found,) = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
-    assert (found["severity"], found["code"], found["where"]) == ("warn", "node.storage.unlike_mount", {"file": PATH})
+    assert (found["severity"], found["code"], found["where"]) == (
+        "warn",
+        "node.storage.different_mount",
+        {"file": PATH},
+    )
     assert (
         "ext4 from /dev/sda2 at / on node-1 and 2 more, nfs4 from server:/data at /data on node-0" in (found["message"])
     )
@@ -205,7 +213,7 @@ def test_a_server_that_does_not_share() -> None:
 def test_own_disks_are_a_failure_where_one_was_expected() -> None:
     facts = world(*[path(mount=SCRATCH)] * 4, groups=each_own)
     (info,) = judged(facts)
-    assert (info["severity"], info["code"]) == ("info", "node.storage.own")
+    assert (info["severity"], info["code"]) == ("info", "node.storage.node_local")
     (found,) = judged(facts, shared=PATH)
     assert (found["severity"], found["code"], found["where"]) == ("fail", "node.storage.not_shared", {"file": PATH})
 
@@ -214,13 +222,13 @@ def test_a_local_disk_that_is_not_mounted() -> None:
     nodes = [path(mount=ROOT if rank == 2 else SCRATCH) for rank in range(8)]
     found = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
     assert [(finding["severity"], finding["code"], finding["where"].get("node")) for finding in found] == [
-        ("warn", "node.storage.unlike_mount", "node-2")
+        ("warn", "node.storage.different_mount", "node-2")
     ]
 
 
 def test_a_data_set_that_is_not_mounted() -> None:
     (found,) = judged(world(*[read_only(mount=ROOT if rank == 2 else NFS) for rank in range(8)]))
-    assert (found["severity"], found["code"]) == ("fail", "node.storage.unlike_mount")
+    assert (found["severity"], found["code"]) == ("fail", "node.storage.different_mount")
     assert found["where"] == {"node": "node-2", "file": PATH}
     assert found["message"] == (
         "/data is on ext4 from /dev/sda2 at /, expected nfs4 from server:/data at /data, as on 7 of 8 nodes"
@@ -245,7 +253,7 @@ def test_read_only_on_half_of_the_nodes() -> None:
 def test_soft_mounts_and_unlike_options() -> None:
     soft: mounts.Mount = {**NFS, "options": ["soft", "vers=4.2"]}
     options, warned = judged(world(path(), path(mount=soft), path()))
-    assert (options["severity"], options["code"]) == ("info", "node.storage.unlike_options")
+    assert (options["severity"], options["code"]) == ("info", "node.storage.different_options")
     assert "hard,vers=4.2 on node-0 and node-2, soft,vers=4.2 on node-1" in options["message"]
     assert (warned["severity"], warned["code"]) == ("info", "node.storage.soft")
 
@@ -304,7 +312,7 @@ def test_slow_for_all_is_only_said() -> None:
 
 def test_every_code_is_tested() -> None:
     codes = {finds.split()[1] for finds, _, _ in SICK}
-    codes |= {"not_shared", "own", "unlike_mount", "unlike_options", "soft", "left"}
+    codes |= {"not_shared", "node_local", "different_mount", "different_options", "soft", "not_removed"}
     assert codes == set(registry.load(registry.sources()["node.storage"]).codes)
 
 

@@ -47,7 +47,7 @@ def test_a_mount_of_data_that_nodes_lack(nodes: int, lack: set[int], data: PathF
         for finding in judged(facts)
         if finding["code"] != "node.storage.denied" or finding["severity"] != "info"
     ]
-    assert said(found) == [("fail unlike_mount", f"node-{rank}") for rank in sorted(lack)]
+    assert said(found) == [("fail different_mount", f"node-{rank}") for rank in sorted(lack)]
     assert found[0]["message"].startswith(
         "/data is on overlay from overlay at /, expected lustre from 10.0.0.1@o2ib:/fs at /data, as on "
     )
@@ -63,9 +63,9 @@ def test_whom_the_words_name() -> None:
 def test_a_node_with_a_disk_at_the_same_place_is_not_named() -> None:
     """It may have a copy of its own."""
     facts = world(read_only(), *[path(mount=SCRATCH)] * 2, groups={1: 1, 2: 2})
-    assert said(judged(facts)) == [("warn unlike_mount", None)]
+    assert said(judged(facts)) == [("warn different_mount", None)]
     mixed = world(read_only(), path(mount=SCRATCH), path(mount=ROOT), groups={1: 1, 2: 2})
-    assert said(judged(mixed)) == [("warn unlike_mount", None)]
+    assert said(judged(mixed)) == [("warn different_mount", None)]
 
 
 def test_the_server_itself_is_one_of_the_nodes() -> None:
@@ -76,13 +76,13 @@ def test_the_server_itself_is_one_of_the_nodes() -> None:
 def test_a_data_set_that_must_be_shared_names_who_lacks_it() -> None:
     facts = world(*[read_only(mount=LUSTRE)] * 3, path(mount=OVERLAY), groups={3: 1})
     shared, odd = judged(facts, shared=PATH)
-    assert said([shared, odd]) == [("fail not_shared", None), ("fail unlike_mount", "node-3")]
+    assert said([shared, odd]) == [("fail not_shared", None), ("fail different_mount", "node-3")]
     assert shared["message"].startswith("none of 4 nodes saw another's file in /data within 5 s (lustre from ")
 
 
 def test_own_files_are_told_of_only_where_all_have_some() -> None:
     nodes = [path(mount=SCRATCH) for _ in range(3)]
-    assert said(judged(world(*nodes, groups=each_own))) == [("info own", None)]
+    assert said(judged(world(*nodes, groups=each_own))) == [("info node_local", None)]
     nodes[1] = failing("create", "EDQUOT", "Disk quota exceeded", mount=SCRATCH)
     assert said(judged(world(*nodes, groups=each_own))) == [("fail quota", "node-1")]
 
@@ -94,7 +94,7 @@ def test_a_disk_that_became_read_only_is_held_against_the_other_disks() -> None:
     """Also where it is the root's, below a disk that is not mounted."""
     nodes = [read_only(mount=ROOT) if rank == 3 else path(mount=SCRATCH) for rank in range(8)]
     found = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
-    assert said(found) == [("fail read_only", "node-3"), ("warn unlike_mount", "node-3")]
+    assert said(found) == [("fail read_only", "node-3"), ("warn different_mount", "node-3")]
 
 
 def test_each_node_has_a_folder_of_one_server_and_one_is_sealed() -> None:
@@ -129,7 +129,7 @@ def test_no_room_where_nobody_is_known_to_write(error: str, code: str) -> None:
     assert above_info(world(*[full] * 4), written=PATH) == [f"fail node.storage.{code}"]
     assert above_info(world(full, path(), full, full)) == [f"fail node.storage.{code}"] * 3
     below = world(full, full, full, path(mount=ROOT), groups={3: 1})
-    assert [find for find, _ in said(judged(below))] == [f"warn {code}"] * 3 + ["fail unlike_mount"]
+    assert [find for find, _ in said(judged(below))] == [f"warn {code}"] * 3 + ["fail different_mount"]
 
 
 # Types
@@ -142,7 +142,7 @@ def test_no_room_where_nobody_is_known_to_write(error: str, code: str) -> None:
      ("fuse.rclone", "s3:bucket"), ("fuse", "mountpoint-s3")],
 )  # fmt: skip
 def test_what_need_not_be_shared(kind: str, source: str) -> None:
-    assert said(judged(world(*[of(kind, source)] * 4, groups=each_own))) == [("info own", None)]
+    assert said(judged(world(*[of(kind, source)] * 4, groups=each_own))) == [("info node_local", None)]
     sizes = [of(kind, source, size_mib=size, written=False, read_only=True) for size in (65536, 1024, 65536)]
     assert judged(world(*sizes)) == []
 
@@ -164,7 +164,7 @@ def test_one_export_of_several_servers(kind: str, sources: list[str]) -> None:
     nodes = [of(kind, sources[rank % 2], **data) for rank in range(5)]
     assert judged(world(*nodes)) == []
     other = of(kind, f"{sources[0]}-old", **data)
-    assert said(judged(world(*nodes, other))) == [("warn unlike_mount", "node-5")]
+    assert said(judged(world(*nodes, other))) == [("warn different_mount", "node-5")]
 
 
 # Another server with the same name of its export
@@ -177,12 +177,12 @@ def sized(*sizes: int | None, **changed: Any) -> list[tuple[str, str | None]]:
 def test_another_server() -> None:
     old = read_only(mount={**NFS, "source": "oldserver:/data"}, size_mib=1024)
     (found,) = judged(world(*[read_only()] * 3, old))
-    assert said([found]) == [("warn unlike_mount", "node-3")]
+    assert said([found]) == [("warn different_mount", "node-3")]
     assert found["message"] == (
         "/data has 1,024 MiB in all (nfs4 from oldserver:/data at /data), expected about 65,536 MiB, as on 3 of 4 nodes"
     )
-    assert sized(65536, 1 << 20, 65536) == [("warn unlike_mount", "node-1")]
-    assert sized(65536, 1024) == sized(1024, 65536, 1024, 65536) == [("warn unlike_mount", None)]
+    assert sized(65536, 1 << 20, 65536) == [("warn different_mount", "node-1")]
+    assert sized(65536, 1024) == sized(1024, 65536, 1024, 65536) == [("warn different_mount", None)]
 
 
 def test_sizes_that_may_be_those_of_one_server() -> None:

@@ -74,7 +74,7 @@ def test_sound_ranks_give_no_finding(world: int) -> None:
 
 
 def test_every_code_is_tested() -> None:
-    codes = {"differs_from_itself", "wrong_alone", "not_finite", "other_bits"}
+    codes = {"differs_from_itself", "wrong_alone", "not_finite", "different_bits"}
     assert set(registry.describe(registry.Source("train.alone", "builtin", alone.__name__), alone).codes) == codes
 
 
@@ -101,10 +101,10 @@ def test_what_most_ranks_do_within_the_limits_is_the_library() -> None:
         again(facts[rank], apart=1e-6)
         bend(facts[rank]["whole"], "norms", rank, 1 + 1e-6)
     found = only(facts)
-    assert (found["severity"], found["code"], found["noticed_by"]) == ("warn", "train.alone.other_bits", "0-4")
+    assert (found["severity"], found["code"], found["noticed_by"]) == ("warn", "train.alone.different_bits", "0-4")
     assert found["where"] == {} and "5 of 8 ranks got different bits (within the limits)" in found["message"]
     again(facts[6], apart=0.01)
-    assert told(facts) == [("warn", "other_bits", None), ("fail", "differs_from_itself", 6)]
+    assert told(facts) == [("warn", "different_bits", None), ("fail", "differs_from_itself", 6)]
 
 
 def test_most_ranks_beyond_the_limits_are_sick() -> None:
@@ -204,10 +204,10 @@ def test_several_with_the_same_small_difference_run_other_code() -> None:
     facts = sound()
     for rank in (6, 7):
         bend(facts[rank]["whole"], "norms", 3, 1 + 3e-7)
-    assert told(facts) == [("warn", "other_bits", 6), ("warn", "other_bits", 7)]
+    assert told(facts) == [("warn", "different_bits", 6), ("warn", "different_bits", 7)]
     for rank in (4, 5):
         bend(facts[rank]["whole"], "norms", 3, 1 + 3e-7)
-    assert told(facts) == [("warn", "other_bits", None)], "four against four"
+    assert told(facts) == [("warn", "different_bits", None)], "four against four"
     facts = sound()
     for rank in (6, 7):
         bend(facts[rank]["whole"], "norms", 3, 1.01)

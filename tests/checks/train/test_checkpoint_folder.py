@@ -173,7 +173,7 @@ def test_what_cannot_be_removed_and_what_is_not_installed(tmp_path: Path) -> Non
     assert [path.name for path in folder.glob(".preflight-*")], finished.told()
     for path in folder.glob(".preflight-*"):
         shutil.rmtree(path)
-    found = finished.findings(finds=("info train.checkpoint.left",))
+    found = finished.findings(finds=("info train.checkpoint.not_removed",))
     for name in ("checkpoint_left", "checkpoint_no_dcp"):
         row = ELSEWHERE[name]
         own = [each for each in found if f"{each['severity']} {each['code']}" in row.finds]

@@ -33,12 +33,12 @@ def test_an_unknown_variant_is_a_usage_error() -> None:
 def test_every_check_has_all_codes(strategy: str) -> None:
     """test_parity.py tests each of them."""
     wanted = {
-        "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
+        "not_finite", "wrong_start", "wrong_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
         "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed",
     }  # fmt: skip
     assert set(parity.CODES) == wanted
     assert set(registry.load(registry.sources()[f"train.{strategy}"]).codes) == wanted | (
-        {"unfit"} if strategy == "fsdp" else set()
+        {"not_run"} if strategy == "fsdp" else set()
     )
 
 

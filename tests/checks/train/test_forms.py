@@ -107,7 +107,7 @@ def found(measured: Measured, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", BARE)
 def test_a_model_alone_is_trained_and_what_was_made_up_is_said(name: str, measured: Measured) -> None:
     (finding,) = found(measured, name)
-    assert (finding["severity"], finding["code"]) == ("info", "train.model.made_up")
+    assert (finding["severity"], finding["code"]) == ("info", "train.model.synthetic")
     assert BARE[name] in finding["message"]
     for own in facts(measured, name).values():
         assert [list(its["variants"]) for its in own["strategies"].values()] == [["plain"], ["plain"]]
@@ -127,7 +127,7 @@ def test_what_no_model_can_be_made_of_is_one_sentence_with_its_place(name: str, 
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_a_model_of_a_configuration_is_trained(name: str, measured: Measured) -> None:
     *others, finding = found(measured, f"{name}.json")
-    assert (finding["severity"], finding["code"]) == ("info", "train.model.made_up") and CONFIGURED[name] in finding[
+    assert (finding["severity"], finding["code"]) == ("info", "train.model.synthetic") and CONFIGURED[name] in finding[
         "message"
     ]
     assert [other["code"] for other in others] == (["train.model.smaller"] if name == "too_big" else [])

@@ -66,8 +66,11 @@ SKIPPED = {
 }
 ON_ONE = {
     "raises_on_one": ("user_error", "in raises(): ValueError"),
-    "other_shape": ("other_model", "than on 2 of 3 ranks: 0.weight (5, 4) float32 on rank 1, 0.weight (4, 4) float32"),
-    "other_batch": ("other_batch", "the batch has different numbers or shapes than on 2 of 3 ranks"),
+    "other_shape": (
+        "different_models",
+        "than on 2 of 3 ranks: 0.weight (5, 4) float32 on rank 1, 0.weight (4, 4) float32",
+    ),
+    "other_batch": ("different_batches", "the batch has different numbers or shapes than on 2 of 3 ranks"),
     "weighs_more_on_one": ("wrong_step", "under DDP"),
     "weight_norm_weighs_more_on_one": ("wrong_step", "under DDP"),
     "complex_weighs_more_on_one": ("wrong_step", "under DDP the norm of its own gradient"),
@@ -81,7 +84,7 @@ UNLIKE = {
     "unused": [("warn", "unused", "2 parameters (forgotten.bias, forgotten.weight) get no gradient")],
     "sometimes_unused": [("warn", "unused", "from the rows of ranks 0-1, but from others' rows")],
     "padded": [("warn", "not_a_mean", "averaged per rank, over its own valid tokens (batch['labels'] != -100)")],
-    "other_weights": [("info", "other_weights", "ranks 1-2 started with different weights than rank 0")],
+    "other_weights": [("info", "different_weights", "ranks 1-2 started with different weights than rank 0")],
 }
 
 
@@ -150,7 +153,7 @@ INFOS = {
     "transformer": ("train.model.dropout",),
     "one_row": ("train.model.few_rows",),
     "weight_norm": ("train.model.dropout",),
-    "draws": ("train.model.draws",),
+    "draws": ("train.model.random_numbers",),
 }
 
 
@@ -191,7 +194,7 @@ def test_what_cannot_be_compared_is_a_skip_with_its_reason(name: str) -> None:
 @pytest.mark.parametrize("name", ON_ONE)
 def test_what_one_rank_has_unlike_names_it(name: str) -> None:
     code, says = ON_ONE[name]
-    (finding,) = [finding for finding in found(3, name) if finding["code"] != "train.model.draws"]
+    (finding,) = [finding for finding in found(3, name) if finding["code"] != "train.model.random_numbers"]
     assert (finding["severity"], finding["code"], finding["where"]["rank"]) == ("fail", f"train.model.{code}", 1)
     assert says in finding["message"]
 
@@ -246,7 +249,7 @@ def test_where_no_majority_tells_neither_rank_is_named() -> None:
     two = facts(2, "mlp")
     two[1] = {**two[1], "batch": "another"}
     (finding,) = testing.judge(model, two)
-    assert (finding["code"], finding["where"]) == ("train.model.other_batch", {})
+    assert (finding["code"], finding["where"]) == ("train.model.different_batches", {})
     assert "one on rank 0, one on rank 1" in finding["message"]
 
 

@@ -139,7 +139,7 @@ def test_the_same_data_on_all_ranks_blame_none(world: int) -> None:
             facts[rank]["variants"]["plain"]["curve"][quantity] = [*measured(facts, 0)[quantity]]  # type: ignore
     spoil(facts, 0)
     found = only(facts)
-    assert (found["slug"], found["where"]) == ("other_data", {"step": 0})
+    assert (found["slug"], found["where"]) == ("wrong_data", {"step": 0})
     assert "it is the loss of rank 0's part, and all ranks have trained on the same data" in found["message"]
 
 
@@ -148,7 +148,7 @@ def test_a_rank_on_another_ones_data_is_named() -> None:
     for quantity in ("losses", "own_norms", "own_prints"):
         facts[1]["variants"]["plain"]["curve"][quantity] = [*measured(facts, 2)[quantity]]  # type: ignore
     found = only(facts)
-    assert (found["slug"], found["where"]["rank"], found["where"]["step"]) == ("other_data", 1, 0)
+    assert (found["slug"], found["where"]["rank"], found["where"]["step"]) == ("wrong_data", 1, 0)
     assert found["message"].endswith("it is the loss of rank 2's part, so it has trained on that rank's data")
 
 

@@ -21,5 +21,5 @@ def test_a_llama_trains_as_alone_under_every_kind_of_strategy() -> None:
     (ranks,) = on_ranks.measured(2, name, strategies="ddp/plain,fsdp2/plain,tp,pp", path=FOLDERS).values()
     assert [of_rank["raised"] or of_rank["skipped"] for of_rank in ranks] == [None, None]
     facts = {of_rank["rank"]: of_rank["facts"] for of_rank in ranks}
-    assert [finding["code"] for finding in testing.judge(model, facts)] == ["train.model.made_up"]
+    assert [finding["code"] for finding in testing.judge(model, facts)] == ["train.model.synthetic"]
     assert list(facts[0]["strategies"]) == ["ddp", "fsdp2", "tp", "pp"]

@@ -115,7 +115,7 @@ SICK = (
     ("fail", "gpu.health.uncorrected", {"node": "gpu-0002", "gpu": 5}),
     ("warn", "gpu.compute.slow", {"node": "gpu-0900", "rank": 7203}),
     ("fail", "comm.all_reduce.timed_out", {"rank": 77}),
-    ("warn", "env.variables.unlike", {"node": "gpu-0020", "variable": "NCCL_IB_HCA"}),
+    ("warn", "env.variables.differs", {"node": "gpu-0020", "variable": "NCCL_IB_HCA"}),
     ("fail", "preflight.run.lost", {"rank": 8191}),
     ("warn", "comm.rails.slow_rail", {"local_rank": 6}),
     ("fail", "gpu.nvlink.inactive", {"node": "gpu-1023", "gpu": 3, "link": 7}),

@@ -52,7 +52,7 @@ WRONG_START = Code(
     action=Action.NONE,
     see=("gpu.compute", "gpu.health", "node.kernel", "train.alone"),
 )
-OTHER_DATA = Code(
+WRONG_DATA = Code(
     "Ranks train on another rank's part of the batch.",
     fix="Look for what distributes the data: a DistributedSampler with the wrong rank, a patched DataLoader, one seed.",
 )

@@ -52,14 +52,14 @@ def _of_own(case: Case) -> Iterator[Meaning]:
     if len(trained_on) == len(first) == _differing(case, parts):
         part = min(parts)
         why = f": it is the loss of rank {part}'s part, and all ranks have trained on the same data"
-        yield unblamed(case, "other_data", why)
+        yield unblamed(case, "wrong_data", why)
     elif case.divergence.blamed and len(trained_on) == len(first):
         for rank, part in trained_on.items():
             why = f": it is the loss of rank {part}'s part, so it has trained on that rank's data"
-            yield named(case, "other_data", rank, why, None)
+            yield named(case, "wrong_data", rank, why, None)
     elif 2 * len(trained_on) > len(first):
         rank, part = next(iter(trained_on.items()))
-        yield unblamed(case, "other_data", f": rank {rank}'s is the loss of rank {part}'s part")
+        yield unblamed(case, "wrong_data", f": rank {rank}'s is the loss of rank {part}'s part")
     elif not divergence.in_sync(case.pairs.values(), case.limits):
         why = ": the ranks no longer have the same parameters"
         yield from blamed(case, "out_of_sync", why, lambda pair: parameter_of(pair, "end"))

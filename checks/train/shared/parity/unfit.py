@@ -8,7 +8,7 @@ from preflight.check import Code, Finding, Option, Run, words
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies.training import Facts
 
-UNFIT = Code(
+NOT_RUN = Code(
     "A variant that was asked for cannot run here.",
     fix="See the message; --set ...variants=NAMES chooses others, and preflight describe of the check lists them.",
 )
@@ -30,4 +30,4 @@ def in_words(reasons: Mapping[str, str]) -> str:
 
 def judge(facts: "Mapping[int, Facts]", run: Run, asked: Option[tuple[str, ...]] | None) -> Iterator[Finding]:
     if asked is not None and run[asked] and (reasons := of(facts)):
-        yield UNFIT.not_measured(f"not run, though asked for: {in_words(reasons)}")
+        yield NOT_RUN.not_measured(f"not run, though asked for: {in_words(reasons)}")
