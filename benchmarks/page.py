@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from preflight.results import report
+from preflight.results import report_files
 from preflight.results.page import whole
 from tests import made, made_cluster
 
@@ -17,7 +17,7 @@ def main() -> None:
             found = [made.finding("warn", f"it is {number}", node=made_cluster.name(number)) for number in range(60)]
             made_up = made_cluster.report(nodes, [*found, made.finding(node=made_cluster.name(sick))], sick)
             start = time.perf_counter()
-            report.write(f"{folder}/report.html", whole.html(made_up))
+            report_files.write(f"{folder}/report.html", whole.html(made_up))
             took = time.perf_counter() - start
             size = Path(f"{folder}/report.html").stat().st_size / 1e6
             print(f"  {nodes:,} nodes, {nodes * made_cluster.GPUS:,} GPUs: {size:.2f} MB in {took:.2f} s")

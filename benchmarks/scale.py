@@ -25,7 +25,8 @@ from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.registry import plugin_source
-from preflight.results import report
+from preflight.results import report_files
+from preflight.results.building import build
 from preflight.results.progress import Plain
 
 RANKS, A_NODE = 8192, 8
@@ -97,11 +98,11 @@ def main(folder: str) -> None:
     leader.run()
     gathered, judged = (after - before for after, before in zip(_cpu_s(), begin, strict=True))
     ran = time.process_time()
-    made = report.build(
+    made = build(
         run_id=membership.run_id, started="2026-01-01T00:00:00Z", seconds=1.0, command=[], options={}, job=job,
         results=leader.results,
     )  # fmt: skip
-    report.write_folder(folder, made, leader.book, {})
+    report_files.write_folder(folder, made, leader.book, {})
     written = time.process_time()
     sizes = {name: os.path.getsize(os.path.join(folder, name)) / 1e6 for name in ("report.json", "facts.jsonl.gz")}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
+from preflight.results.report import Report
 
 LOGS = Path(__file__).parent.parent.parent / "shared" / "nccl_logs"
 PAGE = Path(__file__).parent.parent / "docs" / "explain.md"
@@ -28,12 +28,12 @@ class Judged:
     label: dict[str, Any]
     slug: str
     """Of the first finding; "healthy" without one."""
-    report: dict[str, Any]
+    report: Report
 
     @property
     def confidence(self) -> str:
         """Of the first finding; "" without one."""
-        first = next(findings(self.report), None)
+        first = next(iter(self.report.findings), None)
         return str(first.evidence["confidence"]) if first else ""
 
     @property
@@ -55,7 +55,7 @@ def judged(folder: Path = LOGS, labels: str = "dev.json") -> Iterator[Judged]:
     """Each log of a list."""
     for label in json.loads((folder / labels).read_text()):
         made = explain_paths([str(folder / f"{label['id']}.log")])
-        found = next(findings(made), None)
+        found = next(iter(made.findings), None)
         yield Judged(label, found.code.partition(".")[2] if found else "healthy", made)
 
 

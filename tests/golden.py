@@ -74,7 +74,7 @@ def screens() -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         report = made.made_report(*results, on=job)
         for width in WIDTHS:
-            checks = [console.check_line(check, width) for check in report["checks"]]
+            checks = [console.check_line(check, width) for check in report.checks]
             lines = [console.header(job, "full", 900.0), *checks, *console.ending(report, ["report: out"], width)]
             yield f"{name}_{width}", "\n".join(lines) + "\n"
 

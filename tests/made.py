@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 
+from preflight.core import plots
 from preflight.core.finding import Reported
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.results import report
-from preflight.results.report import Report
+from preflight.planning.policy import Policy, Waiver
+from preflight.results.building import build
+from preflight.results.report import Explained, RankFacts, RankSpan, Report, SavedCheckpoint, UnreadFile
 from preflight.results.result import Result
 from tests.sizes import ROOT
 
@@ -56,8 +59,8 @@ def measured(*ranks: int, seconds: float = 1.0) -> dict[int, Outcome]:
 def made_report(
     *results: Result, on: Job | None = None, strict: bool = False, options: Mapping[str, str] | None = None
 ) -> Report:
-    """By the real `report.build`, and valid by the schema."""
-    built = report.build(
+    """By the real `build`, and valid by the schema."""
+    built = build(
         run_id="0123456789ab",
         started="2026-01-31T12:00:00Z",
         seconds=1.25,
@@ -67,5 +70,44 @@ def made_report(
         results=list(results),
         strict=strict,
     )
-    jsonschema.validate(built, SCHEMA)
+    jsonschema.validate(built.to_json(), SCHEMA)
     return built
+
+
+def full_report() -> Report:
+    """With every field that a report may have; what each of them says is made up."""
+    call = {"seq": 1, "operation": "all_reduce", "sizes": [[4]], "elements": 4, "dtype": "float32", "over": False,
+            "stuck": True}  # fmt: skip
+    group = {"ranks": "0-4", "world": True, "entered": 1, "lately": True, "sending": False, "calls": [call]}
+    inside = {"operation": "all_reduce", "shape": "4", "number": 1, "inside": True}
+    hung = Outcome("timed_out", 9.0, "late", collective=inside, signal="SIGKILL", state="D", doing="all_reduce",
+                   stack="at 7", log_tail="a log", recorded=[group], nccl_log="NCCL", ras="RAS")  # fmt: skip
+    day = {"until": "2026-12-31", "reason": "ticket 7"}
+    merged = replace(
+        finding(rank=2, gpu=1, uuid="GPU-1", action="reboot", noticed_by="0-1", evidence={"lines": [], "also": []}),
+        severity_was="warn", waived=day, waiver_ended=day, ranks="2-3", nodes=["node-1"], not_measured=True,
+    )  # fmt: skip
+    entry = result(merged, outcomes={0: hung}, picture=["a line"], aside=True, plots=[plot.to_json() for plot in PLOTS],
+                   began_s=0.5, summary="one link").entry(job(2, 2))  # fmt: skip
+    whole = replace(job(2, 2, world_size=5), missing_on=(("node-2", (4,)),))
+    return replace(
+        made_report(on=whole, options={"plugin.made.a": "1"}),
+        policy=Policy({"plugin.made.bad": "warn"}, (Waiver("plugin.made.bad", **day, node="node-1"),)),
+        checks=[replace(entry, facts=[RankFacts("0-3", {"a": 1})])],
+        explained=Explained(
+            1, 2, 3, [UnreadFile("a.bin", "is binary")], [RankSpan(0, 1.0, 5.0), RankSpan(2, 1.0, 7.5)]
+        ),
+        checkpoint=SavedCheckpoint("model.pt", "torch", 1, 2, None, 4, 5, 6, ["  0.  4 tensors"]),
+    )
+
+
+PLOTS: tuple[plots.Plot, ...] = (
+    plots.Chart("c", "bytes", "y", [plots.Series("a", [(1, 2), (3, 4)]), plots.Series("b", [(1, 2, 3, 4)])], "xy",
+                marks=[(1.0, "begin")]),
+    plots.HeatMap("h", ["a", "b"], ["c", "d"], {(0, 1): 2.0, (1, 0): 0.5}, "ms", 2.0, 1.0),
+    plots.Wiring("w", ["node-0"], [("GPU0", "NUMA 0"), ("GPU1", "NUMA 0")], [(0, 1, "NV18")], [(0, 1)]),
+    plots.Table("t", ("a", "b"), [("1", "2")]),
+    plots.Strips("s", [("node-0", "rank 0")], [plots.Strip("time", "ms", [1.0], [0])]),
+    plots.Strips("m", [("node-0", "")] * 9000, [plots.Strip("time", "ms", [1.0, 2.0] * 4500, [3])]),
+)  # fmt: skip
+"""One of each kind, and one that is counted."""

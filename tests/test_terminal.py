@@ -133,7 +133,7 @@ def test_a_node_says_its_name_by_the_rule(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_report_with_another_name_is_refused(
     name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = made_report(result(), on=job(2, 2))
+    made = made_report(result(), on=job(2, 2)).to_json()
     made["job"]["nodes"][1]["node"] = name
     (tmp_path / "report.json").write_text(json.dumps(made))
     code, text = printed(["nodes", "--good", "--format", form, str(tmp_path)], monkeypatch)
@@ -164,8 +164,8 @@ def test_a_hosts_own_name_is_one_line(tmp_path: Path) -> None:
 
 def test_a_finding_with_an_odd_place_is_shown_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_report(result(finding(severity="fail", device=f"sda{EVIL}", message=f"slow {EVIL}", fix=f"Do {EVIL}")))
-    (tmp_path / "report.json").write_text(json.dumps(made))
+    (tmp_path / "report.json").write_text(json.dumps(made.to_json()))
     monkeypatch.setattr(progress, "show", lambda lines, file: progress.Plain(file.write).say(lines))
     code, text = printed(["show", str(tmp_path)], monkeypatch)
-    assert code == made["exit_code"]
+    assert code == made.exit_code
     assert is_clean(text), text

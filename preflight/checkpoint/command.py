@@ -1,11 +1,11 @@
 """`preflight checkpoint`: from a path to a report."""
 
-import json
 import os
 import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -20,8 +20,11 @@ from preflight.errors import UsageError
 from preflight.explain import output
 from preflight.explain.command import INTERRUPTED, OnProgress
 from preflight.explain.console import progress as progress_bar
-from preflight.results import progress, report
+from preflight.results import progress, report_files
+from preflight.results.building import build
+from preflight.results.cleaning import without_secrets, without_surrogates
 from preflight.results.destinations import Output
+from preflight.results.report import Report
 from preflight.results.result import Result
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 
@@ -42,11 +45,11 @@ def run(asked: CheckpointRequest) -> int:
     lines = [*console.lines(made), *Output(asked.json_path).places("report.json")]
     progress.show(lines, sys.stderr if asked.json_path == "-" else sys.stdout)
     if asked.json_path == "-":
-        print(report.as_text(made), end="")
-    return int(made["exit_code"])
+        print(report_files.as_text(made), end="")
+    return made.exit_code
 
 
-def look(asked: CheckpointRequest, on_progress: OnProgress = lambda *_: None) -> report.Report:
+def look(asked: CheckpointRequest, on_progress: OnProgress = lambda *_: None) -> Report:
     """A report with one check, `preflight.checkpoint`. Raises UsageError if there is no checkpoint, or no model."""
     began = time.monotonic()
     if asked.model:
@@ -111,16 +114,13 @@ def _model(asked: CheckpointRequest) -> ModelShapes:
     return ModelShapes({name: tuple(shape) for name, _, shape in reply.value["tensors"]}, reply.value["tied"])
 
 
-def _report(asked: CheckpointRequest, contents: Contents, read: int, seconds: float) -> report.Report:
+def _report(asked: CheckpointRequest, contents: Contents, read: int, seconds: float) -> Report:
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    about = console.about(asked.path, contents, read)
-    summary = f"{about['kind'] or 'unknown'}: {about['tensors']:,} tensors"
-    made = report.build(
+    checkpoint = console.about(asked.path, contents, read)
+    summary = f"{checkpoint.kind or 'unknown'}: {checkpoint.tensors:,} tensors"
+    made = build(
         run_id=str(uuid.uuid4()), started=started, seconds=seconds, command=["checkpoint", asked.path],
         options={"model": asked.model} if asked.model else {}, job=Job("unknown", 1, "unknown", ()),
         results=[Result(CHECK, TITLE, findings=judge.findings(contents.flaws), summary=summary)],
     )  # fmt: skip
-    made |= {"job": {**made["job"], "missing_ranks": ""}, "checkpoint": about}
-    text = json.dumps(report.without_secrets(made, Scrubber(os.environ)), ensure_ascii=False, allow_nan=False)
-    cleaned: report.Report = json.loads(text.encode("utf-8", "replace"))  # without lone surrogates of file names
-    return cleaned
+    return without_surrogates(without_secrets(replace(made, checkpoint=checkpoint), Scrubber(os.environ)))

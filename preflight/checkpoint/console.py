@@ -2,32 +2,31 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from preflight.checkpoint import codes, names
 from preflight.checkpoint.contents import Contents, SavedTensor
 from preflight.core import words
 from preflight.core.rank_ranges import count
 from preflight.results import console
-from preflight.results.report import Report, findings
+from preflight.results.report import Report, SavedCheckpoint
 
 FILES = 16
 """How many files the screen lists one by one."""
 
 
-def about(path: str, contents: Contents, looked_at: int) -> dict[str, Any]:
-    """For the report's "checkpoint"."""
-    return {
-        "path": path,
-        "kind": contents.kind,
-        "files": len(contents.files),
-        "bytes": looked_at,
-        "ranks": contents.ranks,
-        "tensors": len(contents.tensors),
-        "elements": _elements(contents.tensors),
-        "others": contents.others,
-        "overview": list(_overview(contents)),
-    }
+def about(path: str, contents: Contents, looked_at: int) -> SavedCheckpoint:
+    """`looked_at`: bytes that were read."""
+    return SavedCheckpoint(
+        path=path,
+        kind=contents.kind,
+        files=len(contents.files),
+        bytes=looked_at,
+        ranks=contents.ranks,
+        tensors=len(contents.tensors),
+        elements=_elements(contents.tensors),
+        others=contents.others,
+        overview=list(_overview(contents)),
+    )
 
 
 def _elements(tensors: Sequence[SavedTensor]) -> int:
@@ -79,24 +78,27 @@ def _groups(tensors: Sequence[SavedTensor]) -> dict[str, list[SavedTensor]]:
 
 
 def lines(report: Report, width: int = console.WIDTH) -> list[str]:
-    told = report["checkpoint"]
-    by = f", written by {count(told['ranks'], 'rank')}" if told["ranks"] else ""
-    head = f"preflight checkpoint: {told['path']}: {told['kind'] or 'unknown'}{by}"
-    head += f", {count(told['files'], 'file')}, {words.size(told['bytes'])}" * bool(told["files"])
-    overview = [console.plain(line) for line in told["overview"]]
-    return [console.plain(head), *overview, *console.found_lines(list(findings(report)), width), "", _verdict(report)]
+    saved = _saved(report)
+    by = f", written by {count(saved.ranks, 'rank')}" if saved.ranks else ""
+    head = f"preflight checkpoint: {saved.path}: {saved.kind or 'unknown'}{by}"
+    head += f", {count(saved.files, 'file')}, {words.size(saved.bytes)}" * bool(saved.files)
+    overview = [console.plain(line) for line in saved.overview]
+    return [console.plain(head), *overview, *console.found_lines(report.findings, width), "", _verdict(report)]
+
+
+def _saved(report: Report) -> SavedCheckpoint:
+    assert report.checkpoint is not None, "a report of preflight checkpoint"
+    return report.checkpoint
 
 
 def _verdict(report: Report) -> str:
-    told, found = report["checkpoint"], list(findings(report))
-    fits = ", and it fits the model" if report["options"].get("model") else ""
-    failed = [finding.code.rpartition(".")[2] for finding in found if finding.severity == "fail"]
+    fits = ", and it fits the model" if report.options.get("model") else ""
+    failed = [finding.code.rpartition(".")[2] for finding in report.findings if finding.severity == "fail"]
     wrong = "it does not fit the model" if set(failed) <= codes.OF_FIT else "do not resume from it"
     meaning = {
-        "pass": f"whole and finite{fits}: {count(told['tensors'], 'tensor')}",
+        "pass": f"whole and finite{fits}: {count(_saved(report).tensors, 'tensor')}",
         "warn": "it can be loaded; see the warnings",
         "fail": f"{wrong}: {count(len(failed), 'finding')}",
         "error": "it could not be read: it is unknown whether it is sound",
-    }[report["verdict"]]
-    seconds = report["seconds"]
-    return f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {seconds:.1f} s"
+    }[report.verdict]
+    return f"verdict: {report.verdict.upper()} ({meaning}), exit code {report.exit_code}, {report.seconds:.1f} s"

@@ -12,8 +12,10 @@ from preflight.cluster.arguments import GateRequest
 from preflight.core import words
 from preflight.debug.job import TO_ALL, CannotStart, RunningJob, signals_held
 from preflight.errors import UsageError
-from preflight.results import report
+from preflight.results import report_files
 from preflight.results.destinations import Output
+from preflight.results.report import Report
+from preflight.results.report_nodes import bad_nodes
 from preflight.sdk.probe import NoReply, Probe
 
 DISK_S = 10.0
@@ -51,10 +53,10 @@ def run(asked: GateRequest) -> int:
         return 0
     if screen is not None:
         os.write(screen, f"{reason.line(made, asked.reason)}\n".encode())
-    if made["exit_code"] == 1:
-        bad = words.some(report.bad_nodes(made), 16) or "none is named"
+    if made.exit_code == 1:
+        bad = words.some(bad_nodes(made), 16) or "none is named"
         say(f"a failure was found, so the job is held; bad nodes: {bad} (report: {folder})")
-    return int(made["exit_code"])
+    return made.exit_code
 
 
 def say(text: str) -> None:
@@ -69,7 +71,7 @@ def take_stdout() -> int:
     return screen
 
 
-def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
+def verdict(asked: GateRequest) -> tuple[Report | None, str]:
     """(this run's report with exit code 0 or 1, its folder); None for the report if the launcher's exit code is enough.
     Raises Undecided and SignalCame."""
     with Probe(_Disk()) as disk:
@@ -82,7 +84,7 @@ def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
             return _read(disk, folder, before, code, hung, asked), folder
         except Undecided:
             if alone := {path: made for path, made in _ask(disk, "failed_alone", folder).items() if path not in own}:
-                return next(iter(alone.values())), folder
+                return Report.from_json(next(iter(alone.values()))), folder
             raise
 
 
@@ -100,12 +102,11 @@ class _Disk:
         return os.path.abspath(path)
 
     def read(self, folder: str) -> dict[str, Any] | str:
-        """The report, or why it cannot be read."""
+        """The report as JSON, or why it cannot be read."""
         try:
-            made = report.load(folder)[0]
+            return report_files.load(folder)[0].to_json()
         except UsageError as error:
             return str(error)
-        return made if {"run", "exit_code"} <= made.keys() else "not a complete report"
 
     def failed_alone(self, folder: str) -> dict[str, Any]:
         """By name and run, the reports in the folder of ranks that found a failure and did not get to rank 0, or of a
@@ -163,15 +164,13 @@ def _launch(asked: GateRequest, folder: str) -> tuple[int, bool]:
     return job.code or 0, hung
 
 
-def _read(
-    disk: Probe, folder: str, before: str | None, code: int, hung: bool, asked: GateRequest
-) -> report.Report | None:
+def _read(disk: Probe, folder: str, before: str | None, code: int, hung: bool, asked: GateRequest) -> Report | None:
     end = time.monotonic() + (0.0 if asked.reason else WRITTEN_S)  # a hook's preflight runs on this node only
     while True:
         read = _ask(disk, "read", folder)
         if isinstance(read, dict) and read["run"] != before:
             if read["exit_code"] in (0, 1):
-                return read
+                return Report.from_json(read)
             raise Undecided(f"preflight could not finish its own work (exit code {read['exit_code']} in {folder})")
         if code == 0 and not hung and not asked.closed and not asked.reason:
             return None  # all ranks that this launcher has started ended with 0

@@ -9,8 +9,8 @@ from preflight.cluster.arguments import ACTIONS
 from preflight.cluster.host_list import FORMATS
 from preflight.core.action import Action
 from preflight.core.finding import Reported
-from preflight.core.rank_ranges import from_text
-from preflight.results import report
+from preflight.results.report_files import load
+from preflight.results.report_nodes import bad_nodes, blamed_nodes, good_nodes, nodes
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,16 +19,15 @@ def run(options: argparse.Namespace) -> int:
     bad, doubtful = set[str](), set[str]()
     found: dict[str, list[Reported]] = {}
     for path in options.reports:
-        made, _ = report.load(path)
-        with report.whole(path):
-            there = dict.fromkeys(report.nodes(made), 0)
-            there |= {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
-            ranks |= there
-            bad |= set(report.bad_nodes(made))
-            for finding in report.findings(made):
-                for node in report.blamed_nodes(finding, made) if finding.counts else ():
-                    found.setdefault(node, []).append(finding)
-            doubtful |= there.keys() - set(report.good_nodes(made))
+        report, _ = load(path)
+        of_report = dict.fromkeys(nodes(report.job), 0)
+        of_report |= {node.node: len(node.ranks) for node in report.job.nodes}
+        ranks |= of_report
+        bad |= set(bad_nodes(report))
+        for finding in report.findings:
+            for node in blamed_nodes(finding, report.job) if finding.counts else ():
+                found.setdefault(node, []).append(finding)
+        doubtful |= of_report.keys() - set(good_nodes(report))
     chosen = [name for name in ranks if (name in bad if options.bad else name not in doubtful)]
     if options.format == ACTIONS:
         print(json.dumps({name: _to_do(found.get(name, ())) for name in chosen}))

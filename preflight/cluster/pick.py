@@ -11,9 +11,10 @@ from preflight.cluster.arguments import GateRequest, PickRequest
 from preflight.cluster.host_list import FORMATS, fold
 from preflight.core import rank_ranges, words
 from preflight.errors import UsageError
-from preflight.results import report
+from preflight.results import report_files
 from preflight.results.destinations import Output
 from preflight.results.report import Report
+from preflight.results.report_nodes import bad_nodes, blamed_nodes, good_nodes
 from preflight.sdk import paths
 
 SLURM_S = 20.0
@@ -54,18 +55,18 @@ def _picked(asked: PickRequest, there: Sequence[str], folder: str) -> list[str]:
         _say_too_few(made, asked.nodes)
         return []
     confirmed = _look(asked, chosen, os.path.join(folder, "picked"))
-    if len(report.good_nodes(confirmed)) < asked.nodes:
+    if len(good_nodes(confirmed)) < asked.nodes:
         say(f"the second run, on {fold(chosen)} alone, found a failure: see its report in {folder}/picked")
         return []
     if asked.host_file:
-        ranks = {node["node"]: len(rank_ranges.from_text(node["ranks"])) for node in confirmed["job"]["nodes"]}
+        ranks = {node.node: len(node.ranks) for node in confirmed.job.nodes}
         path, text = asked.host_file, FORMATS["hostfile"](chosen, ranks)
-        paths.ask(f"--hostfile {path}", lambda: report.write_asked("--hostfile", path, text, everywhere=False))
+        paths.ask(f"--hostfile {path}", lambda: report_files.write_asked("--hostfile", path, text, everywhere=False))
     return chosen
 
 
 def _say_too_few(made: Report, wanted: int) -> None:
-    good, bad = report.good_nodes(made), report.bad_nodes(made)
+    good, bad = good_nodes(made), bad_nodes(made)
     unknown = "" if good or bad else "; a failure names no node, so it may be any"
     named = words.some(bad, 16) or "none is named"
     say(f"{rank_ranges.count(len(good), 'node')} may be used, {wanted:,} are needed; bad nodes: {named}{unknown}")
@@ -75,10 +76,10 @@ def best(made: Report, wanted: int, switch_of: Mapping[str, str]) -> list[str]:
     """Nodes without a failure, preferring those with the fewest warnings, then those at the switch that has most of
     them. In the report's order; fewer than `wanted` if no more are sound."""
     warnings = Counter(
-        node for finding in report.findings(made) if finding.severity == "warn" and finding.counts
-        for node in report.blamed_nodes(finding, made)
+        node for finding in made.findings if finding.severity == "warn" and finding.counts
+        for node in blamed_nodes(finding, made.job)
     )  # fmt: skip
-    good = report.good_nodes(made)
+    good = good_nodes(made)
     chosen: list[str] = []
     for count in sorted({warnings[node] for node in good}):
         equals = [node for node in good if warnings[node] == count]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.core.finding import Reported
-from preflight.results.report import Report, findings
+from preflight.results.report import Report
 
 LONGEST = 128
 """Characters of a drain reason: what sinfo, tickets and dashboards show."""
@@ -15,9 +15,9 @@ OF_NODE = ("node", "rank", "local_rank", "uuid", "serial")
 
 def line(report: Report, prefix: str) -> str:
     """ "preflight:gpu.nvlink.inactive gpu 3 link 7 (reset_gpu)"; if nothing failed, "ok" and the checks that ran."""
-    if report["exit_code"] == 0:
-        return " ".join(("ok", *(check["check"] for check in report["checks"] if check["status"] in ("pass", "warn"))))
-    failed = [finding for finding in findings(report) if finding.severity == "fail" and finding.counts]
+    if report.exit_code == 0:
+        return " ".join(("ok", *(check.check for check in report.checks if check.status in ("pass", "warn"))))
+    failed = [finding for finding in report.findings if finding.severity == "fail" and finding.counts]
     if not failed:
         return f"{prefix}strict"
     more = f" ({failed[0].action})" if failed[0].action else ""

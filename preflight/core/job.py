@@ -26,7 +26,8 @@ class Job:
     """Made once by rank 0 from what every rank reported about itself; the same on all ranks."""
 
     launcher: str
-    """torchrun, mpi, slurm, env (plain variables), own (preflight has started the ranks) or local (a rank alone)."""
+    """torchrun, mpi, slurm, env (plain variables), own (preflight has started the ranks), local (a rank alone), or
+    unknown (of a job's logs, or of a checkpoint)."""
     world_size: int
     backend: str
     """nccl or gloo."""
@@ -62,7 +63,9 @@ class Job:
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that never arrived."""
+        """Ranks that never arrived; none of a job that is known from its logs only."""
+        if self.launcher == "unknown":
+            return ()
         return tuple(rank for rank in range(self.world_size) if rank not in self._node_of_rank)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Ranks as people write them: "0-7,9"."""
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -20,14 +21,20 @@ def to_text(numbers: Iterable[int]) -> str:
 
 def from_text(text: str) -> tuple[int, ...]:
     """The reverse of `to_text`. Raises ValueError for anything else, and for more than MOST numbers."""
-    numbers: list[int] = []
+    return tuple(itertools.chain.from_iterable(blocks(text)))
+
+
+def blocks(text: str) -> list[range]:
+    """As `from_text`, without counting each number."""
+    found: list[range] = []
     for part in text.split(",") if text else []:
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        block = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-        if not block or len(numbers) + len(block) > MOST:
+        found.append(range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0))
+        if not found[-1]:
             raise ValueError(f"{text[:100]!r} is not a list of ranks")
-        numbers.extend(block)
-    return tuple(numbers)
+    if sum(map(len, found)) > MOST:
+        raise ValueError(f"{text[:100]!r} is not a list of ranks, of at most {MOST:,}")
+    return found
 
 
 def count(number: int, noun: str) -> str:

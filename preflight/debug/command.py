@@ -12,8 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from preflight.debug import environment
 from preflight.debug.arguments import DebugRequest
@@ -23,6 +23,7 @@ from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
 from preflight.errors import UsageError
 from preflight.results.destinations import Output
+from preflight.results.report import Report
 from preflight.sdk import paths
 
 EXPLAIN_S = 300.0
@@ -190,7 +191,7 @@ def _describe_end(job: RunningJob, code: int, passed: list[str]) -> str:
     return f"the job failed with exit code {code}{more}"
 
 
-def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any]:
+def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> Report:
     """Makes, writes and returns the report. For a job that succeeded it holds only slower paths: an exception in its
     log was caught."""
     from preflight.explain import command, output
@@ -198,7 +199,7 @@ def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any
     elsewhere = [path for pattern in environment.elsewhere(os.environ, asked.command) for path in glob.glob(pattern)]
     made = command.explain_paths([folder.path, *elsewhere], _stop_at(time.monotonic() + EXPLAIN_S))
     if code == 0:
-        _keep_slower_paths(made)
+        made = _only_slower_paths(made)
     try:
         output.write(made, folder=folder.path)
     except UsageError as error:
@@ -214,15 +215,16 @@ def _stop_at(end: float) -> Callable[[int, int], None]:
     return read
 
 
-def _keep_slower_paths(made: dict[str, Any]) -> None:
-    for check in made["checks"]:
-        check["findings"] = [finding for finding in check["findings"] if finding["code"] == "explain.degraded_path"]
-        check["status"] = "warn" if check["findings"] else "pass"
-    made["verdict"] = max((check["status"] for check in made["checks"]), key=("pass", "warn").index)
-    made["exit_code"] = 0
+def _only_slower_paths(report: Report) -> Report:
+    checks = []
+    for check in report.checks:
+        findings = [finding for finding in check.findings if finding.code == "explain.degraded_path"]
+        checks.append(replace(check, findings=findings, status="warn" if findings else "pass"))
+    verdict = "warn" if any(check.findings for check in checks) else "pass"
+    return replace(report, checks=checks, verdict=verdict, exit_code=0)
 
 
-def _show(folder: JobFolder, made: dict[str, Any]) -> None:
+def _show(folder: JobFolder, made: Report) -> None:
     from preflight.explain import console
     from preflight.explain.artifacts import hang_stacks, processes
     from preflight.results import progress

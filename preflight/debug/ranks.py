@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight.explain.artifacts.processes import read_record
-from preflight.results import report
+from preflight.results import report_files
 from preflight.sdk.files import stat_of
 
 SELDOM_S = 5.0
@@ -119,7 +119,7 @@ def _add(path: str, more: dict[str, Any]) -> None:
     """Adds to a record whose writer has ended."""
     if record := read_record(path):
         with contextlib.suppress(OSError):
-            report.write(path, json.dumps({**record, **more}))
+            report_files.write(path, json.dumps({**record, **more}))
 
 
 def _status(pid: int) -> int | None:

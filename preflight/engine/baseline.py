@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.core.answer import Failure
-from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -16,7 +15,8 @@ from preflight.engine.run_findings import run_finding
 from preflight.errors import UsageError
 from preflight.planning.plan import Baseline, Request
 from preflight.planning.registry import Source
-from preflight.results import report
+from preflight.results import report_files
+from preflight.results.report import Report
 
 READ_S = 10.0
 MOST = 32 * 1024 * 1024
@@ -46,12 +46,9 @@ def read(path: str) -> Baseline:
 def _send(path: str, channel: Channel) -> None:
     """In the child: sends the facts one by one, and at last the job; or why there is none."""
     try:
-        earlier, file = report.load(path)
-        job, book = Job.from_json(earlier["job"]).to_json(), report.facts_beside(file)
-        versions = {check["check"]: check["facts_version"] for check in earlier["checks"]}
-    except (OSError, EOFError, *report.BROKEN) as error:
-        channel.send_all({"value": {"refused": f"is not a complete report ({in_one_line(error)})"}})
-        return
+        earlier, file = report_files.load(path)
+        job, book = earlier.job.to_json(), report_files.facts_beside(file)
+        versions = {check.check: check.facts_version for check in earlier.checks}
     except UsageError as error:
         channel.send_all({"value": {"refused": str(error).removeprefix(f"{path}: ")}})
         return
@@ -62,7 +59,7 @@ def _send(path: str, channel: Channel) -> None:
 
 
 def compared_with_history(
-    loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
+    loop: EventLoop, path: str, made: Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> tuple[list[Reported], str]:
     """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
     hang. `early`: the entry, where it was made before."""
@@ -94,7 +91,7 @@ def _handed_over(kept: Mapping[str, Any]) -> str:
 
 
 def compared_with_profile(
-    loop: EventLoop, request: Request, made: report.Report, book: FactsStore
+    loop: EventLoop, request: Request, made: Report, book: FactsStore
 ) -> tuple[list[Reported], str]:
     """`--profile`: (each node beside the one of its kind, the run's entry as JSON or ""), in a child, since it imports
     checks."""

@@ -155,7 +155,7 @@ class Leader:
         for finding in self._compared(coordinator):
             coordinator.add_run_finding(finding)
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
-        verdict = self._publish(coordinator.job, coordinator.members, made["exit_code"], console.sentence(made))
+        verdict = self._publish(coordinator.job, coordinator.members, made.exit_code, console.sentence(made))
         self.supervisor.write(made, coordinator.book, "report.json")
         return self.supervisor.part(verdict, 0, made)
 

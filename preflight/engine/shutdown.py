@@ -13,6 +13,7 @@ from preflight.engine import store_keys
 from preflight.engine.event_loop import EventLoop, tell_all
 from preflight.engine.store_client import StoreLost
 from preflight.results.destinations import for_terminal
+from preflight.results.report import Report
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
 """The variable with the descriptor to which each rank writes its verdict (see cli/api.py)."""
@@ -56,7 +57,7 @@ def _await_all(loop: EventLoop, key: str, awaited: int) -> None:
         heard, last = count, time.monotonic() if count > heard else last
 
 
-def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
+def write_verdict(exit_code: int, sentence: str, report: Report | None = None) -> None:
     """Tells the process that started this rank: torchrun then prints its error file instead of guessing."""
     sentence = for_terminal(sentence)
     if exit_code:
@@ -65,7 +66,7 @@ def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | Non
         _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
     descriptor = os.environ.get(VERDICT_FD, "")
     if descriptor.isdecimal():
-        told = {"exit_code": exit_code, "sentence": sentence, "report": report}
+        told = {"exit_code": exit_code, "sentence": sentence, "report": report.to_json() if report else None}
         with contextlib.suppress(OSError), open(int(descriptor), "w", closefd=False) as file:
             json.dump(told, file)
 

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 from preflight.core import facts, rank_ranges, words
 from preflight.core.job import Job
 from preflight.core.outcome import KINDS, SLUGS
+from preflight.engine import message_schema
 from preflight.engine.identity import MOST_RANKS
+from preflight.engine.message_schema import Schema
 from preflight.engine.store_seal import BROKEN, why_broken
 from preflight.planning.plan import LONGEST_S
-from preflight.results import well_formed
-from preflight.results.well_formed import Schema
+from preflight.results import fields
 
 SHOWN = 60
 """Characters of a foreign value that a sentence quotes."""
@@ -40,7 +41,7 @@ NONCE: Schema = {"type": "string", "pattern": r"\A[0-9a-f]{32}\Z"}
 HASH: Schema = NONCE
 PAIR: Schema = {"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}
 RUN_ID: Schema = {"type": "string", "pattern": r"\A[0-9a-f]{12}\Z"}
-RANKS: Schema = {"$ref": "#/$defs/ranks"}
+RANKS: Schema = {"type": "string", "pattern": fields.RANKS.pattern}
 CHECK_ID: Schema = {"type": "string", "pattern": r"\A[\w-]+\.[\w.-]+\Z"}
 SENTENCE: Schema = {"type": "string", "pattern": r"\S\s+\S"}
 
@@ -158,7 +159,7 @@ def _json(text: str, key: str, expected: str) -> Any:
 def read(kind: str, text: str, key: str) -> dict[str, Any]:
     """One of MESSAGES, from under this key. Raises ForeignWriter."""
     message = _json(text, key, f"a message of preflight ({kind})")
-    if flaw := well_formed.flaw(message, MESSAGES[kind]):
+    if flaw := message_schema.flaw(message, MESSAGES[kind]):
         foreign(key, text, f"a message of preflight ({kind}), and {flaw}")
     for group in message.get("recorded") or message.get("outcome", {}).get("recorded") or ():
         members(group["ranks"], key)
@@ -172,7 +173,7 @@ def event(text: str, key: str) -> dict[str, Any]:
     schema = EVENTS.get(str(message.get("event"))) if isinstance(message, dict) else None
     if schema is None:
         foreign(key, text, "an order of rank 0")
-    if flaw := well_formed.flaw(message, schema):
+    if flaw := message_schema.flaw(message, schema):
         foreign(key, text, f"an order of rank 0, and {flaw}")
     if message["event"] == "step" and message["order"]["deadline_s"] > LONGEST_S:
         foreign(key, text, f"a deadline of at most {LONGEST_S:.0f} s")

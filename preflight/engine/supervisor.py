@@ -32,8 +32,10 @@ from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
-from preflight.results import console, progress, report
+from preflight.results import building, console, progress
+from preflight.results.cleaning import without_secrets
 from preflight.results.destinations import Output
+from preflight.results.report import Report
 from preflight.results.result import Result
 from preflight.sinks.arguments import Sinks
 
@@ -223,14 +225,14 @@ class Supervisor:
             store.refuse_other_job(self.loop, self.here)
         return welcome
 
-    def part(self, verdict: Mapping[str, Any], rank: int | None, made: report.Report | None = None) -> int:
+    def part(self, verdict: Mapping[str, Any], rank: int | None, made: Report | None = None) -> int:
         self.loop.begin_ending()
         shutdown.write_verdict(verdict["exit_code"], verdict["sentence"], made)
         shutdown.farewell(self.loop, verdict, rank, serves=self._store_host is not None)
         return int(verdict["exit_code"])
 
-    def build(self, run_id: str, job: Job, results: list[Result]) -> report.Report:
-        made = report.build(
+    def build(self, run_id: str, job: Job, results: list[Result]) -> Report:
+        made = building.build(
             run_id=run_id,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_at)),
             seconds=time.monotonic() - self.loop.started,
@@ -241,9 +243,9 @@ class Supervisor:
             strict=self.task.strict,
             policy=self.task.request.policy,
         )
-        return report.without_secrets(made, self.scrub)
+        return without_secrets(made, self.scrub)
 
-    def write(self, made: report.Report, book: FactsStore, name: str) -> None:
+    def write(self, made: Report, book: FactsStore, name: str) -> None:
         """Writes files first, in a child (a dead file system must not delay the verdict), then the screen."""
         output = self.task.output
         places = output.places(name)
@@ -263,7 +265,7 @@ class Supervisor:
             lines = [console.sentence(made), *places]
         self.screen.say(lines)
 
-    def _deliver(self, made: report.Report, book: FactsStore) -> list[str]:
+    def _deliver(self, made: Report, book: FactsStore) -> list[str]:
         """Sends the report to all sinks, in a child with a time limit. Returns what failed, for the screen."""
         from preflight.sinks import delivery
 
@@ -294,9 +296,9 @@ class Supervisor:
         results = [run_result([without_verdict(why, self.here, follower, self.loop.still_s)])]
         made = self.build(follower.run_id if follower else self.nonce[:12], own_job(self.here, follower), results)
         rank = "unknown" if self.here.rank is None else str(self.here.rank)
-        shutdown.write_verdict(made["exit_code"], console.sentence(made))
+        shutdown.write_verdict(made.exit_code, console.sentence(made))
         self.write(made, FactsStore(), f"report.rank-{rank}.json")
-        return int(made["exit_code"])
+        return int(made.exit_code)
 
 
 def run(task: RunOptions) -> NoReturn:

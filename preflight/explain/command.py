@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import json
 import os
 import sys
 import time
@@ -10,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from preflight.core import rank_ranges, words
 from preflight.core.action import Action
@@ -38,9 +36,12 @@ from preflight.explain.logs.ends import ends_some
 from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
-from preflight.results import progress, report
+from preflight.results import progress, report_files
+from preflight.results.building import build
+from preflight.results.cleaning import without_secrets, without_surrogates
 from preflight.results.console import read_words
 from preflight.results.destinations import Output
+from preflight.results.report import Explained, Report, UnreadFile
 from preflight.results.result import Result
 
 CHECK = "preflight.explain"
@@ -77,25 +78,23 @@ def _run(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
         raise UsageError(f"stdout: cannot be written ({error.strerror})") from None
-    return int(made["exit_code"])
+    return made.exit_code
 
 
-def _print(made: report.Report, lines: Sequence[str], options: argparse.Namespace) -> None:
+def _print(made: Report, lines: Sequence[str], options: argparse.Namespace) -> None:
     """If the report goes to stdout, nothing else does."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever its encoding
             stream.reconfigure(errors="replace")
     if "-" in (options.json, options.markdown):
         progress.show(lines, sys.stderr)
-        print(report.as_text(made) if options.json == "-" else console.markdown(made), end="", flush=True)
+        print(report_files.as_text(made) if options.json == "-" else console.markdown(made), end="", flush=True)
     else:
         progress.show(lines, sys.stdout)
         sys.stdout.flush()
 
 
-def explain_paths(
-    paths: Sequence[str], on_progress: OnProgress = lambda *_: None, known: Book | None = None
-) -> report.Report:
+def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: None, known: Book | None = None) -> Report:
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
@@ -108,22 +107,22 @@ def explain_paths(
     causes = _causes(replay, artifacts, inputs, known)
     stood = ranks or read_debug_server(file.path for file in inputs if file.kind == "server_stacks")
     causes = [*(wait_places.add_places(cause, stood) for cause in causes[:1]), *causes[1:]]
-    about = {
-        "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
-        "lines": reader.lines,
-        "bytes": reader.bytes,
-        "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
-        "ranks": evidence.times_of_ranks(),
-    }
+    explained = Explained(
+        files=reader.files + sum(file.kind != "log" for file in inputs) - len(more),
+        lines=reader.lines,
+        bytes=reader.bytes,
+        unread=[UnreadFile(skipped.shown, skipped.why) for skipped in unread],
+        ranks=evidence.times_of_ranks(),
+    )
     scrub = Scrubber(os.environ)
     findings = [_finding(cause, scrub) for cause in causes]
     broken = [skipped for skipped in unread if skipped.broken]
-    if not about["files"] and not findings:
+    if not explained.files and not findings:
         findings = [_unreadable("nothing could be read, expected a log, a dump or a report", unread, FIX_NOTHING_READ)]
     elif broken and not any(finding.severity == "fail" for finding in findings):  # the cause may be there
         text = "no failure was found, but files that may show one could not be read"
         findings = [_unreadable(text, broken, FIX_NOT_ALL_READ), *findings]
-    return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
+    return _report(findings, explained, evidence.job(), list(paths), time.monotonic() - began)
 
 
 def _gather(inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_progress: OnProgress) -> Reader:
@@ -193,20 +192,14 @@ def _from_artifacts(
     return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]
 
 
-def _report(
-    findings: list[Reported], about: dict[str, Any], job: Job, command: list[str], seconds: float
-) -> report.Report:
-    summary = read_words(about) + ": nothing wrong found" * (not findings)
+def _report(findings: list[Reported], explained: Explained, job: Job, command: list[str], seconds: float) -> Report:
+    summary = read_words(explained) + ": nothing wrong found" * (not findings)
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made = report.build(
+    made = build(
         run_id=str(uuid.uuid4()), started=started, seconds=seconds, command=["explain", *command], options={}, job=job,
         results=[Result(CHECK, TITLE, findings=findings, summary=summary)],
     )  # fmt: skip
-    made |= {"job": {**made["job"], "missing_ranks": ""}, "explained": about}
-    text = json.dumps(report.without_secrets(made, Scrubber(os.environ)), ensure_ascii=False, allow_nan=False)
-    # without lone surrogates, which file names and others' JSON may hold, and strict readers refuse
-    cleaned: report.Report = json.loads(text.encode("utf-8", "replace"))
-    return cleaned
+    return without_surrogates(without_secrets(replace(made, explained=explained), Scrubber(os.environ)))
 
 
 def _quote(line: Line, scrub: Scrubber) -> str:

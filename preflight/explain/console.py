@@ -9,7 +9,7 @@ from dataclasses import replace
 from preflight.core import rank_ranges
 from preflight.core.finding import Reported
 from preflight.results import console
-from preflight.results.report import Report, findings
+from preflight.results.report import Explained, Report
 
 QUOTED = 1000
 """Characters of a line that a report quotes."""
@@ -24,11 +24,15 @@ PROGRESS_BYTES = 64 << 20
 
 def lines(report: Report, width: int = console.WIDTH) -> list[str]:
     """What was read; the causes, the most probable one first; what was not read; the verdict."""
-    about = report["explained"]
-    text_lines = [f"preflight explain: {console.read_words(about)}"]
-    for finding in findings(report):
+    text_lines = [f"preflight explain: {console.read_words(_explained(report))}"]
+    for finding in report.findings:
         text_lines += ["", *_finding_lines(finding, width)]
     return [*text_lines, "", *_unread(report), _verdict(report)]
+
+
+def _explained(report: Report) -> Explained:
+    assert report.explained is not None, "a report of preflight explain"
+    return report.explained
 
 
 def _finding_lines(finding: Reported, width: int) -> list[str]:
@@ -37,13 +41,13 @@ def _finding_lines(finding: Reported, width: int) -> list[str]:
         text_lines = console.finding_lines(replace(finding, noticed_by=""), width)
         return [*text_lines[: _fix(text_lines)], *(cut(quote, width * FURTHER) for quote in quoted[:1])]
     text_lines = console.finding_lines(finding, width)
-    sure = [f"      confidence: {finding.evidence['confidence']}"] * (finding.severity != "error")
+    sure = [f"      confidence: {console.confidence(finding)}"] * (finding.severity != "error")
     shown = [cut(quote, width * (FURTHER if number else DECIDING)) for number, quote in enumerate(quoted)]
     return [*text_lines[: _fix(text_lines)], *sure, *shown, *text_lines[_fix(text_lines) :]]
 
 
 def _fix(text_lines: Sequence[str]) -> int:
-    return next(number for number, line in enumerate(text_lines) if line.startswith("      fix: "))
+    return next(number for number, line in enumerate(text_lines) if line.startswith("      fix:"))
 
 
 def cut(text: str, longest: int) -> str:
@@ -53,18 +57,18 @@ def cut(text: str, longest: int) -> str:
 
 
 def _unread(report: Report) -> list[str]:
-    unread = report["explained"]["unread"]
-    if report["verdict"] == "error":  # the finding says it
+    unread = _explained(report).unread
+    if report.verdict == "error":  # the finding says it
         return []
-    text_lines = [console.plain(f"not read: {skipped['file']} {skipped['why']}") for skipped in unread[:UNREAD]]
+    text_lines = [console.plain(f"not read: {skipped.file} {skipped.why}") for skipped in unread[:UNREAD]]
     rest = len(unread) - UNREAD
     return [*text_lines, f"not read: {rank_ranges.count(rest, 'file')} more"] if rest > 0 else text_lines
 
 
 def _verdict(report: Report) -> str:
-    first = next(findings(report), None)
+    first = next(iter(report.findings), None)
     slow = first is not None and first.code == "explain.degraded_path"
-    sure = first.evidence["confidence"] if first else ""
+    sure = console.confidence(first) if first else ""
     named = f"most probably {first.code}, confidence {sure}" if first else ""
     meaning = {
         "fail": "something failed, and these logs do not show why" if sure == "none" else named,
@@ -73,25 +77,23 @@ def _verdict(report: Report) -> str:
         if first is not None and first.code == "explain.attempt"
         else "nothing wrong found in these logs",
         "error": "it is unknown whether something failed",
-    }[report["verdict"]]
-    word = report["verdict"].upper()
-    return f"verdict: {word} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
+    }[report.verdict]
+    word = report.verdict.upper()
+    return f"verdict: {word} ({meaning}), exit code {report.exit_code}, {report.seconds:.1f} s"
 
 
 def markdown(report: Report) -> str:
     text_lines = [
-        f"# preflight explain: {report['verdict'].upper()}",
+        f"# preflight explain: {report.verdict.upper()}",
         "",
-        f"{console.read_words(report['explained'])}.",
+        f"{console.read_words(_explained(report))}.",
         "",
     ]
-    for finding in findings(report):
+    for finding in report.findings:
         who = _words(console.culprit(finding))
         text_lines += [f"## {finding.severity}: `{finding.code}`{f', {who}' if who else ''}", ""]
         text_lines += [_words(finding.message), ""]
-        text_lines += [f"Confidence: {finding.evidence['confidence']}.", ""] * (
-            finding.severity not in ("info", "error")
-        )
+        text_lines += [f"Confidence: {console.confidence(finding)}.", ""] * (finding.severity not in ("info", "error"))
         quoted = [console.plain(line).replace("```", "'''") for line in console.quotes(finding)]
         text_lines += ["```text", *quoted, "```", ""] * bool(quoted)
         if finding.noticed_by and finding.severity != "info":

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from preflight.core import node_names
 from preflight.core.job import Job, Node
@@ -13,6 +12,7 @@ from preflight.explain.logs.ends import ALIVE, STARTED, Ends
 from preflight.explain.logs.tracebacks import Tracebacks
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
+from preflight.results.report import RankSpan
 
 EACH = 4
 """Matches of one signature that are kept per source: the first ones. The last two are kept, too: they show whether a
@@ -126,13 +126,11 @@ class Evidence:
         size = max([self._world, 1, *(rank + 1 for rank in self.ranks)])
         return Job("unknown", size, self._backend or "unknown", nodes)
 
-    def times_of_ranks(self) -> list[dict[str, Any]]:
+    def times_of_ranks(self) -> list[RankSpan]:
         """When each rank was heard of first and last, in seconds, on the clock that most lines have."""
         clock = max(self._clocks, key=lambda name: (self._clocks[name], name), default="")
         return [
-            {"rank": rank, "first": first, "last": last}
-            for (rank, its), (first, last) in sorted(self.heard.items())
-            if its == clock
+            RankSpan(rank, first, last) for (rank, its), (first, last) in sorted(self.heard.items()) if its == clock
         ]
 
     def matches(self, *names: str) -> list[Match]:

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator
 
 from preflight.errors import UsageError
 from preflight.explain import console
-from preflight.results import report
+from preflight.results import report_files
+from preflight.results.report import Report
 
 
-def _html(made: report.Report) -> str:
+def _html(made: Report) -> str:
     from preflight.results.page import whole  # a run that writes no page needs no templates
 
     return whole.html(made)
 
 
-TEXTS: dict[str, Callable[[report.Report], str]] = {
-    "report.json": report.as_text,
+TEXTS: dict[str, Callable[[Report], str]] = {
+    "report.json": report_files.as_text,
     "report.md": console.markdown,
     "report.html": _html,
 }
@@ -48,7 +49,7 @@ def prepare(
             if not _is_free(target, command):
                 text = f"{target} exists and is not a report of {command}: choose another place"
                 raise UsageError(f"{option} {path}: {text}")
-            report.write(f"{target}.probe", "")
+            report_files.write(f"{target}.probe", "")
             os.unlink(f"{target}.probe")
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
@@ -77,14 +78,14 @@ def _is_free(path: str, command: str) -> bool:
         head = file.read(64)
     if head.startswith(_FIRST[0]):
         try:
-            return KEYS[command] in report.load(path)[0]
+            return getattr(report_files.load(path)[0], KEYS[command]) is not None
         except (UsageError, RecursionError):
             return False
     return not head or head.lower().startswith(_FIRST[1:])
 
 
 def write(
-    made: report.Report,
+    made: Report,
     json_path: str | None = None,
     markdown_path: str | None = None,
     folder: str | None = None,
@@ -93,6 +94,6 @@ def write(
     """Writes all requested files. Raises UsageError."""
     for option, path, target, name in _targets(json_path, markdown_path, folder, html_path):
         try:
-            report.write(target, TEXTS[name](made))
+            report_files.write(target, TEXTS[name](made))
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None

@@ -21,7 +21,7 @@ import psutil
 from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.history import rows
-from preflight.results import report
+from preflight.results import report_files
 from preflight.sdk import paths
 from preflight.sdk.file_systems import LOCAL, MEMORY
 
@@ -30,6 +30,8 @@ WAIT_S = 3.0
 ENDING = ".json.gz"
 NO_VALUES = sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.IntegrityError
 """What SQLite raises for values that it does not take. A full disk or a lock is none of these."""
+NOT_OURS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+"""What reading a run raises that somebody has changed."""
 AT_ONCE = 200
 """Files that a reader adds per transaction, about 0.3 s: `--baseline auto` has 10 s."""
 
@@ -98,7 +100,7 @@ def _part(database: sqlite3.Connection) -> Iterator[None]:
 def _write_file(folder: str, entry: Mapping[str, Any], before: float) -> None:
     os.makedirs(folder, exist_ok=True)
     oldest = rows.time_text(max(before, 0.0))
-    with report.replacing(os.path.join(folder, f"{entry['started']}-{entry['run']}{ENDING}")) as file:
+    with report_files.replacing(os.path.join(folder, f"{entry['started']}-{entry['run']}{ENDING}")) as file:
         file.write(gzip.compress(json.dumps(entry, allow_nan=False).encode(), 6, mtime=0))
     for name in _files(folder):
         if name < oldest:
@@ -116,7 +118,7 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
     try:
         with contextlib.closing(_index(path) if os.path.isdir(path) else _opened(path)) as database:
             yield database
-    except (OSError, sqlite3.Error, *report.BROKEN) as error:
+    except (OSError, sqlite3.Error, *NOT_OURS) as error:
         raise UsageError(f"{path}: is not a readable history ({in_one_line(error)})", everywhere=False) from None
 
 
@@ -152,7 +154,7 @@ def _index(folder: str) -> sqlite3.Connection:
 
 def _take_in(database: sqlite3.Connection, folder: str, name: str) -> None:
     """Adds one run's file, unless another reader has done so since."""
-    with contextlib.suppress(OSError, EOFError, zlib.error, *NO_VALUES, *report.BROKEN), _part(database):
+    with contextlib.suppress(OSError, EOFError, zlib.error, *NO_VALUES, *NOT_OURS), _part(database):
         with gzip.open(os.path.join(folder, name), "rt") as file:
             entry = json.load(file)
         rows.add(database, entry)

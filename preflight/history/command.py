@@ -12,20 +12,20 @@ from preflight.errors import UsageError
 from preflight.history import archive, diff, lines, profile, questions, telling
 from preflight.history.entry import entry
 from preflight.planning.registry import Source
-from preflight.results import progress, report
+from preflight.results import progress, report_files
+from preflight.results.report import Report
 
 
 def run_diff(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
     """The exit code. Raises UsageError."""
     (old, old_report), (new, new_report) = (_read(path, sources) for path in (options.old, options.new))
-    with report.whole(f"{options.old}, {options.new}"):
-        found = diff.difference(old, new, (old_report, new_report))
-        told = telling.lines(found, options.old, options.new)
-        if options.html:
-            from preflight.history import diff_page
+    found = diff.difference(old, new, (old_report, new_report))
+    told = telling.lines(found, options.old, options.new)
+    if options.html:
+        from preflight.history import diff_page
 
-            report.write_asked("--html", options.html, diff_page.html(found, options.old, options.new))
-        text = _json(found)
+        report_files.write_asked("--html", options.html, diff_page.html(found, options.old, options.new))
+    text = _json(found)
     _print(told, text, options.json)
     return int(found["worse"])
 
@@ -39,7 +39,7 @@ def run_history(options: argparse.Namespace) -> int:
             from preflight.history import history_page
 
             courses = [*questions.courses(database, questions.recent_runs(database))]
-            report.write_asked("--html", options.html, history_page.html(found, courses, options.history))
+            report_files.write_asked("--html", options.html, history_page.html(found, courses, options.history))
     _print(told, text, options.json)
     return 0
 
@@ -47,14 +47,12 @@ def run_history(options: argparse.Namespace) -> int:
 def run_profile(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
     """Returns the exit code. Raises UsageError for a report that shows no good node."""
     kept, made = _read(options.report, sources)
-    if made["verdict"] not in ("pass", "warn"):
-        raise UsageError(f"{options.report}: its verdict is {made['verdict']}, expected a run without a failure")
+    if made.verdict not in ("pass", "warn"):
+        raise UsageError(f"{options.report}: its verdict is {made.verdict}, expected a run without a failure")
     if not kept["traits"]:
         why = "; ".join(f"{name}: {text}" for name, text in kept["left_out"].items()) or "it has no facts"
         raise UsageError(f"{options.report}: nothing that a node has is in it: {why}")
-    with report.whole(options.report):
-        text = profile.text(profile.kinds(kept), made["run"], made["started"])
-    print(text, end="")
+    print(profile.text(profile.kinds(kept), made.run, made.started), end="")
     return 0
 
 
@@ -66,23 +64,22 @@ def _json(found: Mapping[str, Any]) -> str:
 def _print(told: list[str], text: str, json_path: str | None) -> None:
     """`--json`, then the screen: no verdict is on it where the file cannot be written. Raises UsageError."""
     if json_path and json_path != "-":
-        report.write_asked("--json", json_path, text)
+        report_files.write_asked("--json", json_path, text)
     progress.show(told, sys.stderr if json_path == "-" else sys.stdout)
     if json_path == "-":
         print(text, end="")
 
 
-def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], report.Report]:
+def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], Report]:
     """(what is compared, the report). Without facts beside it only its findings are compared. Raises UsageError."""
-    read, file = report.load(path)
+    read, file = report_files.load(path)
     try:
-        book, why = report.facts_beside(file), ""
+        book, why = report_files.facts_beside(file), ""
     except UsageError as error:
-        if any(os.path.exists(os.path.join(os.path.dirname(file), name)) for name in report.facts_names(file)):
+        if any(os.path.exists(os.path.join(os.path.dirname(file), name)) for name in report_files.facts_names(file)):
             raise
         book, why = FactsStore(), str(error).removeprefix(f"{file}: ")
-    with report.whole(path):
-        made = entry(read, book, sources)
+    made = entry(read, book, sources)
     if why:
         made["left_out"][f"facts of {path}"] = why
     return made, read

@@ -6,8 +6,9 @@ from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.core.record import KINDS
-from preflight.results.report import Report, blamed_nodes, findings
-from preflight.results.result import SEVERITIES
+from preflight.results.record_fields import SEVERITIES
+from preflight.results.report import Report
+from preflight.results.report_nodes import blamed_nodes
 
 SCHEMA = 1
 NOISES = 4.0
@@ -71,8 +72,8 @@ def _findings(old: Report, new: Report) -> dict[str, list[dict[str, Any]]]:
 def _by_culprit(report: Report) -> dict[Place, dict[str, Any]]:
     """The findings by code and culprit; the worst of several with the same culprit. A merged finding counts as one."""
     found: dict[Place, dict[str, Any]] = {}
-    for finding in findings(report):
-        told = {**finding.to_json(), "nodes": sorted(blamed_nodes(finding, report) - {""})}
+    for finding in report.findings:
+        told = {**finding.to_json(), "nodes": sorted(blamed_nodes(finding, report.job) - {""})}
         key = _key(finding, told["nodes"])
         if key not in found or _weighs(told) < _weighs(found[key]):
             found[key] = told

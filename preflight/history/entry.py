@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.check import Scope
-from preflight.core import record
+from preflight.core import rank_ranges, record
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
@@ -17,7 +17,8 @@ from preflight.core.record import Figure, Trait
 from preflight.core.words import some
 from preflight.planning import registry
 from preflight.planning.registry import Check, Source
-from preflight.results.report import Report, blamed_nodes, findings
+from preflight.results.report import CheckEntry, Report
+from preflight.results.report_nodes import blamed_nodes
 
 Of = tuple[str, str, str]
 """Kind, check and name of a trait; check, name and unit of measure of a figure."""
@@ -83,19 +84,15 @@ def spread(values: Iterable[float]) -> float:
 
 
 def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, Any]:
-    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks that have facts.
-
-    Raises KeyError, TypeError and ValueError for something that is not a report.
-    """
-    job = Job.from_json(report["job"])
-    found = Records()
-    for check in report["checks"]:
-        if check["check"] in book.checks():
+    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks that have facts."""
+    job, found = report.job, Records()
+    for check in report.checks:
+        if check.check in book.checks():
             _add(found, check, job, book, sources)
     return {
         **_concluded(report),
-        "run": report["run"],
-        "started": report["started"],
+        "run": report.run,
+        "started": report.started,
         "job": f"{job.launcher}, {_size(job)}",
         "kind": ", ".join([_size(job), *_models(found)]),
         "backend": job.backend,
@@ -112,9 +109,9 @@ def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> di
 
 def _concluded(report: Report) -> dict[str, Any]:
     return {
-        "verdict": report["verdict"],
-        "checks": {check["check"]: check["status"] for check in report["checks"]},
-        "findings": [_kept(finding, report) for finding in findings(report) if finding.severity in COUNTED],
+        "verdict": report.verdict,
+        "checks": {check.check: check.status for check in report.checks},
+        "findings": [_kept(finding, report.job) for finding in report.findings if finding.severity in COUNTED],
     }
 
 
@@ -136,24 +133,27 @@ def _models(found: Records) -> list[str]:
     return []
 
 
-def _kept(finding: Reported, report: Report) -> dict[str, Any]:
+def _kept(finding: Reported, job: Job) -> dict[str, Any]:
     where = finding.where
     return {
-        "code": finding.code, "severity": finding.severity, "nodes": sorted(blamed_nodes(finding, report) - {""}),
+        "code": finding.code, "severity": finding.severity, "nodes": sorted(blamed_nodes(finding, job) - {""}),
         "gpu": str(where.get("uuid", "")), "message": finding.message[:300], "counts": finding.counts,
     }  # fmt: skip
 
 
-def _add(found: Records, check: Mapping[str, Any], job: Job, book: FactsStore, sources: Mapping[str, Source]) -> None:
+def _add(found: Records, check: CheckEntry, job: Job, book: FactsStore, sources: Mapping[str, Source]) -> None:
     """Adds what one check has recorded, or why it cannot: facts of another version, an error in a plugin."""
-    id_ = check["check"]
+    id_ = check.check
     if id_ not in sources:
         found.left_out[id_] = "its plugin is not here: give it with --plugin"
         return
+    if nowhere := [rank for rank in book.ranks(id_) if not job.node_of(rank).node]:
+        found.left_out[id_] = f"it has facts of {rank_ranges.ranks(nowhere)}, which no node of the report has"
+        return
     try:
         loaded = registry.load(sources[id_])
-        if loaded.plan.facts_version != check["facts_version"]:
-            versions = f"{check['facts_version']}, expected {loaded.plan.facts_version}"
+        if loaded.plan.facts_version != check.facts_version:
+            versions = f"{check.facts_version}, expected {loaded.plan.facts_version}"
             found.left_out[id_] = f"its facts are of version {versions}"
             return
         for node, told in list(_told(loaded, job, book)):

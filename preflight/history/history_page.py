@@ -82,12 +82,10 @@ def _figures(steps: Sequence[Mapping[str, Any]], courses: Sequence[Course]) -> d
     groups = grouped(courses, lambda course: _of(course[0]))
     stepped = grouped(steps, _of)
     order = [*(of for of in groups if of in stepped), *(of for of in groups if of not in stepped)]
-    checks = [
-        {"check": of[1], "plots": [_chart(of, groups[of], stepped.get(of, []), last).to_json()]} for of in order[:DRAWN]
-    ]
+    charts = [(of[1], [_chart(of, groups[of], stepped.get(of, []), last).to_json()]) for of in order[:DRAWN]]
     note = "Those with a step for the worse first; the y axis does not start at 0. A band goes from least to most."
     note += f" {len(order) - DRAWN:,} more are not drawn." if len(order) > DRAWN else ""
-    shown, _ = plotted.figures(checks)
+    shown, _ = plotted.figures(charts)
     return {"id": "figures", "title": "Each figure over time", "note": note if shown else "", "count": len(order),
             "content": Markup("") if shown else tag("p", "No figure was kept."), "figures": shown}  # fmt: skip
 

@@ -10,8 +10,8 @@ from preflight.core import rank_ranges, words
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
-from preflight.results.report import Report, findings, findings_of
-from preflight.results.result import EXIT_CODES, IN_PART, WORST_FIRST, badness, merge
+from preflight.results.report import EXIT_CODES, STATUSES, CheckEntry, Explained, Report
+from preflight.results.result import IN_PART, badness, merge
 
 plain = words.plain
 WIDTH = 100
@@ -42,25 +42,25 @@ def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
     return _cut(line, 200)
 
 
-def check_line(check: dict[str, Any], width: int | None = None) -> str:
+def check_line(entry: CheckEntry, width: int | None = None) -> str:
     """`PASS  comm.init  0.3 s  4 ranks in 0.31 s`, cut to the width of a terminal."""
-    counted = check["summary"] or check["title"]
-    if check["status"] == "skip":
-        is_in_part = check["skipped"].startswith(IN_PART)
-        counted = f"skipped in part, see below; {counted}" if is_in_part else f"skipped: {check['skipped']}"
-    elif check["status"] in ("fail", "error", "warn"):
-        counted = rank_ranges.count(len(check["findings"]), "finding") + ", see below"
-    elif waived := _waived(check):
+    counted = entry.summary or entry.title
+    if entry.status == "skip":
+        is_in_part = (entry.skipped or "").startswith(IN_PART)
+        counted = f"skipped in part, see below; {counted}" if is_in_part else f"skipped: {entry.skipped}"
+    elif entry.status in ("fail", "error", "warn"):
+        counted = rank_ranges.count(len(entry.findings), "finding") + ", see below"
+    elif waived := _waived(entry):
         counted = f"{rank_ranges.count(waived, 'finding')} waived, see below"
-    return status_line(_WORDS[check["status"]], check["check"], check["seconds"]["max"], counted, width)
+    return status_line(_WORDS[entry.status], entry.check, entry.seconds.max, counted, width)
 
 
-def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
+def folded_line(entries: Sequence[CheckEntry], width: int | None = None) -> str:
     """One line for checks that all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`."""
-    names = ", ".join(check["check"].partition(".")[2] for check in checks)
-    names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
-    seconds = sum(check["seconds"]["max"] for check in checks)
-    return status_line("PASS", checks[0]["check"].partition(".")[0], seconds, names, width)
+    names = ", ".join(entry.check.partition(".")[2] for entry in entries)
+    names += f"; {entries[-1].summary}" if entries[-1].summary else ""
+    seconds = sum(entry.seconds.max for entry in entries)
+    return status_line("PASS", entries[0].check.partition(".")[0], seconds, names, width)
 
 
 def status_line(word: str, name: str, seconds: float, text: str, width: int | None = None) -> str:
@@ -106,8 +106,8 @@ def _papers(finding: Reported) -> dict[str, Any]:
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
 
 
-def _waived(check: Mapping[str, Any]) -> int:
-    return sum(not finding.counts for finding in findings_of(check))
+def _waived(entry: CheckEntry) -> int:
+    return sum(not finding.counts for finding in entry.findings)
 
 
 def waiver(finding: Reported) -> str:
@@ -163,8 +163,7 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
 
 def merged(report: Report) -> list[Reported]:
     """The findings check by check; equal ones about several ranks or nodes are merged."""
-    job = Job.from_json(report["job"])
-    return [finding for check in report["checks"] for finding in merge(findings_of(check), job, more_than=1)]
+    return [finding for check in report.checks for finding in merge(check.findings, report.job, more_than=1)]
 
 
 PICTURE = "    │ "
@@ -173,13 +172,13 @@ PICTURE = "    │ "
 
 def pictures(report: Report, *, screen: bool = False) -> list[str]:
     """What the checks have drawn, each under its name; for the screen without those marked `aside`."""
-    drawn = [check for check in report["checks"] if check.get("picture")]
+    drawn = [check for check in report.checks if check.picture]
     if screen:
-        drawn = [check for check in drawn if not check.get("aside") or check["status"] != "pass"]
+        drawn = [check for check in drawn if not check.aside or check.status != "pass"]
     return [
         line
         for check in drawn
-        for line in ("", f"{check['check']}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in check["picture"]))
+        for line in ("", f"{check.check}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in check.picture))
     ]
 
 
@@ -209,14 +208,14 @@ def _culprits(found: list[Reported], most: int = 8) -> str:
 
 def sentence(report: Report) -> str:
     """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
-    found = sorted(findings(report), key=order)
+    found = sorted(report.findings, key=order)
     if not found or not found[0].counts:
-        return f"preflight: {report['verdict'].upper()}"
+        return f"preflight: {report.verdict.upper()}"
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
     message = first.message[:500]
     told = f"{who}: {message}" if who else message
-    return f"preflight: {report['verdict'].upper()}: {told} [{first.code}]{more}"
+    return f"preflight: {report.verdict.upper()}: {told} [{first.code}]{more}"
 
 
 def order(finding: Reported) -> tuple[bool, int]:
@@ -225,15 +224,15 @@ def order(finding: Reported) -> tuple[bool, int]:
 
 
 def _counts(report: Report, width: int) -> list[str]:
-    statuses = [check["status"] for check in report["checks"] if check["check"] != RUN]
-    counts = [f"{statuses.count(word)} {word}" for word in WORST_FIRST if word in statuses]
-    waived = sum(_waived(check) for check in report["checks"])
+    statuses = [check.status for check in report.checks if check.check != RUN]
+    counts = [f"{statuses.count(word)} {word}" for word in STATUSES if word in statuses]
+    waived = sum(_waived(check) for check in report.checks)
     counts += [f"{rank_ranges.count(waived, 'finding')} waived"] if waived else []
     lines = [f"{rank_ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
     skipped: dict[str, list[str]] = {}
-    for check in report["checks"]:
-        if check["skipped"] is not None:
-            skipped.setdefault(check["skipped"], []).append(check["check"])
+    for check in report.checks:
+        if check.skipped is not None:
+            skipped.setdefault(check.skipped, []).append(check.check)
     return lines + [
         line for why, ids in skipped.items() for line in indented(f"skipped {', '.join(ids)}: {why}", width)
     ]
@@ -241,51 +240,63 @@ def _counts(report: Report, width: int) -> list[str]:
 
 def meaning(report: Report) -> str:
     """What the verdict means for the reader."""
-    if "explained" in report and report["verdict"] in ("fail", "warn"):
-        return "why the job failed" if report["verdict"] == "fail" else "nothing failed, but see the warnings"
+    if report.explained and report.verdict in ("fail", "warn"):
+        return "why the job failed" if report.verdict == "fail" else "nothing failed, but see the warnings"
     told = {
         "pass": "nothing stands against this job",
         "warn": "it can run; see the warnings",
         "fail": "do not start this job",
         "error": "preflight could not finish its own work: this is no clean bill",
-    }[report["verdict"]]
-    skipped = sum(check["status"] == "skip" for check in report["checks"])
-    if skipped == len(report["checks"]) and report["verdict"] == "error":
+    }[report.verdict]
+    skipped = sum(check.status == "skip" for check in report.checks)
+    if skipped == len(report.checks) and report.verdict == "error":
         told = "nothing was measured"
-    elif skipped and report["verdict"] in ("pass", "warn"):
+    elif skipped and report.verdict in ("pass", "warn"):
         told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
-    if report["exit_code"] != EXIT_CODES[report["verdict"]]:
+    if report.exit_code != EXIT_CODES[report.verdict]:
         told += "; a failure by --strict"
     return told
 
 
 def _verdict(report: Report) -> str:
-    word, seconds = report["verdict"].upper(), f"{report['seconds']:.1f} s"
-    return f"verdict: {word} ({meaning(report)}), exit code {report['exit_code']}, {seconds}"
+    word, seconds = report.verdict.upper(), f"{report.seconds:.1f} s"
+    return f"verdict: {word} ({meaning(report)}), exit code {report.exit_code}, {seconds}"
 
 
 def about(report: Report) -> str:
     """The job and the run in one line."""
-    job = report["job"]
-    size = f"{rank_ranges.count(job['world_size'], 'rank')} on {rank_ranges.count(len(job['nodes']), 'node')}"
-    size += f" ({_started_by(job['launcher'])}, {job['backend']})"
-    size = read_words(report["explained"]) if "explained" in report else size
-    run = f"{report['started']}, {report['seconds']} s, run {report['run']}, preflight {report['preflight']}"
+    job = report.job
+    size = f"{rank_ranges.count(job.world_size, 'rank')} on {rank_ranges.count(len(job.nodes), 'node')}"
+    size += f" ({_started_by(job.launcher)}, {job.backend})"
+    size = read_words(report.explained) if report.explained else size
+    run = f"{report.started}, {report.seconds} s, run {report.run}, preflight {report.preflight}"
     return f"{size}, {run}"
 
 
 # Reports of `preflight explain`
 
 
-def read_words(about: dict[str, Any]) -> str:
+def read_words(explained: Explained) -> str:
     """ "3 files, 1,204 lines"."""
-    files = rank_ranges.count(about["files"], "file")
-    return f"{files}, {rank_ranges.count(about['lines'], 'line')}" if about["lines"] or not about["files"] else files
+    files = rank_ranges.count(explained.files, "file")
+    has_lines = explained.lines or not explained.files
+    return f"{files}, {rank_ranges.count(explained.lines, 'line')}" if has_lines else files
 
 
 def quotes(finding: Reported) -> list[str]:
     """ "job.log:12: RuntimeError: ..."."""
-    evidence = finding.evidence
-    told = [f"{line['file']}:{line['line']}: {line['text']}" for line in evidence.get("lines", ())]
-    told += [f"{line['file']}: {line['text']}" for line in evidence.get("also", ())]
-    return [plain(line).replace("\n", " ").replace("\t", " ") for line in told]
+    quoted = [f"{line['file']}:{line['line']}: {line['text']}" for line in _quoted(finding, "lines", "line")]
+    quoted += [f"{line['file']}: {line['text']}" for line in _quoted(finding, "also")]
+    return [plain(line).replace("\n", " ").replace("\t", " ") for line in quoted]
+
+
+def _quoted(finding: Reported, name: str, *more: str) -> list[Mapping[str, Any]]:
+    """Evidence may be any JSON: what is no quote is left out."""
+    lines = finding.evidence.get(name)
+    lines = lines if isinstance(lines, list) else []
+    return [line for line in lines if isinstance(line, dict) and line.keys() >= {"file", "text", *more}]
+
+
+def confidence(finding: Reported) -> str:
+    """high, medium, low or none, of a cause that `preflight explain` has found."""
+    return str(finding.evidence.get("confidence", "none"))

@@ -9,7 +9,8 @@ from typing import Any
 from preflight.core.facts import FactsStore
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
-from preflight.results import console, report
+from preflight.results import console, report_files
+from preflight.results.report import Report
 
 STALLED_S = 2.0
 """A terminal or pipe that accepts nothing for this long is not being read."""
@@ -30,7 +31,7 @@ class Output:
         return (os.get_terminal_size(stream).columns or None) if os.isatty(stream) else None
 
     def say(self, text: str) -> None:
-        """Writes to the screen, which is stderr with `--json -`: then stdout is for the report."""
+        """Writes to the screen, which is stderr with `--json -`: then stdout is for the report_files."""
         _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
@@ -43,16 +44,16 @@ class Output:
         text = f"a fault of preflight itself; please report it:\n{traceback.format_exc()}"
         _print(2, f"preflight: {for_terminal(text)}\n")
 
-    def print_json(self, made: report.Report, book: FactsStore) -> str:
+    def print_json(self, made: Report, book: FactsStore) -> str:
         """Prints the report for `--json -`. Returns why it could not be written, or ""."""
         if self.json_path != "-":
             return ""
-        return _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
+        return _print(1, report_files.as_text(report_files.with_facts(made, book) if self.with_facts else made))
 
     def refusal(self, before: float) -> str:
-        """Called before the run, in a child: why the report cannot be written, or "". See report.prepare."""
+        """Called before the run, in a child: why the report cannot be written, or "". See report_files.prepare."""
         try:
-            report.prepare(self.json_path, self.folder, before)
+            report_files.prepare(self.json_path, self.folder, before)
         except UsageError as error:
             return str(error)
         return ""
@@ -72,7 +73,7 @@ class Output:
             return self.json_path
         return os.path.join(os.path.dirname(self.json_path), name)
 
-    def write(self, made: report.Report, book: FactsStore, name: str) -> dict[str, Any]:
+    def write(self, made: Report, book: FactsStore, name: str) -> dict[str, Any]:
         """Runs in a child. Returns {"failed": why, or ""}."""
         try:
             if self.json_path and self.json_path != "-":
@@ -80,21 +81,21 @@ class Output:
             if self.folder and name == "report.json":
                 from preflight.results import formats  # not at the start of every command
 
-                report.write_folder(self.folder, made, book, formats.TEXTS)
+                report_files.write_folder(self.folder, made, book, formats.TEXTS)
             elif self.folder:
                 os.makedirs(self.folder, exist_ok=True)
-                report.write(os.path.join(self.folder, name), report.as_text(made))
+                report_files.write(os.path.join(self.folder, name), report_files.as_text(made))
         except OSError as error:
             return {"failed": str(error)}
         return {"failed": ""}
 
-    def _write_json(self, made: report.Report, book: FactsStore, name: str) -> None:
+    def _write_json(self, made: Report, book: FactsStore, name: str) -> None:
         if self.with_facts:
-            made = report.with_facts(made, book)
+            made = report_files.with_facts(made, book)
         target = self._json_target(name) or ""
-        report.write(target, report.as_text(made))
+        report_files.write(target, report_files.as_text(made))
         if name == "report.json" and book.checks():
-            report.write_facts(report.facts_path(target), made, book)
+            report_files.write_facts(report_files.facts_path(target), made, book)
 
 
 def for_terminal(text: str) -> str:

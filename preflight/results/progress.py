@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from preflight.core import rank_ranges
 from preflight.core.job import Job
 from preflight.results import console
+from preflight.results.report import CheckEntry
 from preflight.results.result import Result
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Plain:
 
     def ended(self, result: Result) -> None:
         """A check has its result, or one that replaces an earlier one."""
-        self.say([console.check_line(result.to_json(_NOWHERE), self._width)])
+        self.say([console.check_line(result.entry(_NOWHERE), self._width)])
 
     def left_out(self, check: str) -> None:
         """A check that turned out to apply to no rank."""
@@ -69,7 +70,7 @@ class Live(Plain):
         """`terminal`: for rich.console.Console, in tests."""
         super().__init__(write, width)
         self._plan: list[str] = []
-        self._results: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, CheckEntry] = {}
         self._running: tuple[str, float, float] | None = None
         self._drawn_at = 0.0
         from rich.console import Console
@@ -105,17 +106,17 @@ class Live(Plain):
 
     def ended(self, result: Result) -> None:
         self._running = None
-        self.restore(result.to_json(_NOWHERE))
+        self.restore(result.entry(_NOWHERE))
 
     def left_out(self, check: str) -> None:
         self._running = None
         self._plan.remove(check)
         self._draw()
 
-    def restore(self, check: dict[str, Any]) -> None:
+    def restore(self, entry: CheckEntry) -> None:
         """Shows a check from a report."""
-        self._results[check["check"]] = check
-        self._plan += [check["check"]] if check["check"] not in self._plan else []
+        self._results[entry.check] = entry
+        self._plan += [entry.check] if entry.check not in self._plan else []
         self._draw()
 
     def turn(self) -> None:
@@ -149,10 +150,10 @@ class Live(Plain):
 
     def _family(self, checks: list[str], width: int) -> list[str]:
         done = [self._results[check] for check in checks if check in self._results]
-        passed = [check for check in done if check["status"] == "pass"]
+        passed = [entry for entry in done if entry.status == "pass"]
         if len(done) == len(checks) == len(passed) > 1:
             return [console.folded_line(passed, width)]
-        return [console.check_line(check, width) for check in done]
+        return [console.check_line(entry, width) for entry in done]
 
 
 def _running_line(check: str, since: float, estimate_s: float, width: int) -> str:

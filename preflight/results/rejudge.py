@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
 
 from preflight.core import rank_ranges
 from preflight.core.answer import Returned
@@ -17,10 +17,9 @@ from preflight.planning import registry
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
 from preflight.results import already_measured, judging, result
-from preflight.results.report import Report, findings_of, without_secrets
+from preflight.results.cleaning import without_secrets
+from preflight.results.report import CheckEntry, Report
 from preflight.results.result import Result
-
-JUDGED = ("status", "findings", "summary", "skipped", "picture", "plots")
 
 
 def judge_again(
@@ -32,39 +31,40 @@ def judge_again(
 ) -> Report:
     """A new report from the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
     a check that does not exist here."""
-    job = Job.from_json(report["job"])
-    kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
-    policy, strict = policy or Policy.from_json(kept), kept["strict"]
+    job, policy = report.job, policy or report.policy
     hidden = withheld(report, settings)
-    known = {name: text for name, text in report["options"].items() if name not in hidden} | {**settings}
+    known = {name: text for name, text in report.options.items() if name not in hidden} | {**settings}
     results: list[Result] = []
-    for old in report["checks"]:
-        results.append(_again(old, job, book, sources, known, policy, result.groups_of(results)))
+    for entry in report.checks:
+        results.append(_again(entry, job, book, sources, known, policy, result.groups_of(results)))
     results = already_measured.resolved(results, job)
-    groups = result.groups_of(results)
-    checks = [
-        {**old, **{key: value for key, value in again.to_json(job, groups).items() if key in JUDGED}}
-        for old, again in zip(report["checks"], results, strict=True)
-    ]
-    word = result.verdict(results)
-    made = {
-        **report,
-        "checks": checks,
-        "verdict": word,
-        "exit_code": result.exit_code(word, results, strict=strict),
-        "options": {**report["options"], **settings},
-        "policy": {**policy.to_json(), "strict": strict},
-    }
-    return without_secrets(made, Scrubber({**os.environ, **settings}))
+    groups, verdict = result.groups_of(results), result.verdict(results)
+    again = replace(
+        report,
+        checks=[_judged(old, new.entry(job, groups)) for old, new in zip(report.checks, results, strict=True)],
+        verdict=verdict,
+        exit_code=result.exit_code(verdict, results, strict=report.strict),
+        options={**report.options, **settings},
+        policy=policy,
+    )
+    return without_secrets(again, Scrubber({**os.environ, **settings}))
+
+
+def _judged(old: CheckEntry, new: CheckEntry) -> CheckEntry:
+    """What was measured, of the old entry, with what the new one says of it."""
+    return replace(
+        old, status=new.status, findings=new.findings, summary=new.summary, skipped=new.skipped,
+        picture=new.picture or old.picture, aside=old.aside, plots=new.plots or old.plots,
+    )  # fmt: skip
 
 
 def withheld(report: Report, settings: Mapping[str, str]) -> list[str]:
     """The options whose value the report withholds as a secret and that `settings` do not give."""
-    return [name for name, text in report["options"].items() if HIDDEN in text and name not in settings]
+    return [name for name, text in report.options.items() if HIDDEN in text and name not in settings]
 
 
 def _again(
-    old: dict[str, Any],
+    old: CheckEntry,
     job: Job,
     book: FactsStore,
     sources: Mapping[str, Source],
@@ -72,9 +72,9 @@ def _again(
     policy: Policy,
     groups: Iterable[Group],
 ) -> Result:
-    id_, outcomes = old["check"], outcomes_of(old, book)
+    id_, outcomes = old.check, outcomes_of(old, book)
     if id_ == RUN or not outcomes:
-        return Result(id_, old["title"], findings=policy.applied(findings_of(old), job), skipped=old["skipped"])
+        return Result(id_, old.title, findings=policy.applied(old.findings, job), skipped=old.skipped)
     if id_ not in sources:
         raise UsageError(f"{id_}: this report's check is not here; name its plugin with --plugin")
     try:
@@ -85,10 +85,9 @@ def _again(
     return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 
-def outcomes_of(check: Mapping[str, Any], book: FactsStore) -> dict[int, Outcome]:
+def outcomes_of(entry: CheckEntry, book: FactsStore) -> dict[int, Outcome]:
     """The outcomes of all ranks: a report lists only those that did not measure; the others have facts."""
-    outcomes = {rank: Outcome("measured") for rank in book.ranks(check["check"])}
-    for entry in check["outcomes"]:
-        for rank in rank_ranges.from_text(entry["ranks"]):
-            outcomes[rank] = Outcome.from_json({**entry, "facts": None})
+    outcomes = {rank: Outcome("measured") for rank in book.ranks(entry.check)}
+    for alike in entry.outcomes:
+        outcomes |= dict.fromkeys(rank_ranges.from_text(alike.ranks), alike.outcome)
     return outcomes

@@ -11,15 +11,14 @@ from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.results.groups import fold
+from preflight.results.record_fields import SEVERITIES
+from preflight.results.report import EXIT_CODES, STATUSES, CheckEntry, OutcomeEntry, RankSeconds
 
-WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
-SEVERITIES = ("fail", "error", "warn", "info")
-EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
 USAGE = 2
+"""The exit code for a wrong command line."""
 IN_PART = "in part: "
 """How the reason of a skip begins, if all ranks have measured, but not everything."""
-_NOT_REPORTED = {"facts", "measures_no_more"}
-_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", *_NOT_REPORTED}
+_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", "facts", "measures_no_more"}
 EQUAL_FINDINGS = 100
 """More equal findings of one check than this are merged into one, with their ranks as a range."""
 
@@ -51,7 +50,7 @@ class Result:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, even
         if others passed: they were not measured. So does a part that was not measured."""
         severities = {finding.severity for finding in self.findings if finding.counts}
-        severity = next((word for word in WORST_FIRST if word in severities), None)
+        severity = next((word for word in STATUSES if word in severities), None)
         return severity or ("skip" if self.why_skipped is not None else "pass")
 
     @property
@@ -84,24 +83,24 @@ class Result:
                 named |= ranks
         return named
 
-    def to_json(self, job: Job, groups: Iterable[Group] = ()) -> dict[str, Any]:
-        """`groups`: those of all checks."""
-        found = merge(fold(self.findings, groups, job), job)
-        return {
-            "check": self.check,
-            "title": self.title,
-            "status": self.status,
-            "facts_version": self.facts_version,
-            "seconds": _seconds(self.outcomes),
-            "summary": self.summary,
-            "skipped": self.why_skipped,
-            **({"picture": self.picture} if self.picture else {}),
-            **({"aside": True} if self.picture and self.aside else {}),
-            **({"plots": self.plots} if self.plots else {}),
-            **({"began_s": round(self.began_s, 3)} if self.began_s is not None else {}),
-            "findings": [finding.to_json() for finding in sorted(found, key=badness)],
-            "outcomes": _grouped(self.outcomes, job),
-        }
+    def entry(self, job: Job, groups: Iterable[Group] = ()) -> CheckEntry:
+        """Its entry in the report. `groups`: those of all checks."""
+        findings = merge(fold(self.findings, groups, job), job)
+        return CheckEntry(
+            check=self.check,
+            title=self.title,
+            status=self.status,
+            facts_version=self.facts_version,
+            seconds=_seconds(self.outcomes),
+            summary=self.summary,
+            skipped=self.why_skipped,
+            picture=self.picture,
+            aside=bool(self.picture) and self.aside,
+            plots=self.plots,
+            began_s=None if self.began_s is None else round(self.began_s, 3),
+            findings=sorted(findings, key=badness),
+            outcomes=_grouped(self.outcomes, job),
+        )
 
 
 def groups_of(results: Iterable[Result]) -> list[Group]:
@@ -118,14 +117,13 @@ def _ranks_of(node: str | None, job: Job) -> set[int]:
     return {rank for item in job.nodes if node and item.node == node for rank in item.ranks}
 
 
-def _seconds(outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
-    """The median and the slowest rank, in seconds."""
+def _seconds(outcomes: Mapping[int, Outcome]) -> RankSeconds:
     if not outcomes:
-        return {"median": 0.0, "max": 0.0, "rank": None}
+        return RankSeconds()
     slowest = max(outcomes, key=lambda rank: outcomes[rank].seconds)
     ordered, half = sorted(outcome.seconds for outcome in outcomes.values()), len(outcomes) // 2
     median = (ordered[half] + ordered[~half]) / 2  # to import statistics takes longer than all this
-    return {"median": round(median, 4), "max": round(outcomes[slowest].seconds, 4), "rank": slowest}
+    return RankSeconds(round(median, 4), round(outcomes[slowest].seconds, 4), slowest)
 
 
 def _but_for_the_rank(finding: Reported) -> Reported:
@@ -165,24 +163,22 @@ def _of_nodes(group: list[Reported]) -> list[Reported]:
     return group if len(nodes) < len(group) else [replace(_but_for_the_rank(group[0]), nodes=nodes)]
 
 
-def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
+def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[OutcomeEntry]:
     """The report's outcomes: all but `measured`, except those that were asked for their collectives because others had
-    failed. Equal ones are merged; seconds, stack and logs are the first one's."""
+    failed. Equal ones are merged; stack and logs are the first one's."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(outcomes):
         if outcomes[rank].kind != "measured" or outcomes[rank].recorded:
-            what = {name: value for name, value in vars(outcomes[rank]).items() if name not in _OF_ONE_RANK}
-            groups.setdefault((job.node_of(rank).node, json.dumps(what)), []).append(rank)
-    return [
-        {
-            **{name: value for name, value in vars(outcomes[ranks[0]]).items() if name not in _NOT_REPORTED},
-            "ranks": rank_ranges.to_text(ranks),
-            "node": node,
-            "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
-            "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
-        }
-        for (node, _), ranks in groups.items()
-    ]
+            kept = {name: value for name, value in vars(outcomes[rank]).items() if name not in _OF_ONE_RANK}
+            groups.setdefault((job.node_of(rank).node, json.dumps(kept)), []).append(rank)
+    return [_entry(node, {rank: outcomes[rank] for rank in ranks}) for (node, _), ranks in groups.items()]
+
+
+def _entry(node: str, alike: Mapping[int, Outcome]) -> OutcomeEntry:
+    first, *_ = alike.values()
+    seconds = round(max(outcome.seconds for outcome in alike.values()), 4)
+    ras = next((outcome.ras for outcome in alike.values() if outcome.ras), None)
+    return OutcomeEntry(rank_ranges.to_text(alike), node, replace(first, seconds=seconds, ras=ras))
 
 
 def verdict(results: Iterable[Result]) -> str:

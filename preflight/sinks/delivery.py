@@ -26,8 +26,7 @@ def deliver(
     sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> dict[str, str]:
     """Runs in a child. `early`: the run's entry as JSON, if it was made before the verdict. Returns why each sink that
-    got nothing failed, by its option. Raises KeyError, TypeError and ValueError for something that is not a report.
-    """
+    got nothing failed, by its option."""
     from preflight.sinks import log_line, post, textfile
 
     end = time.monotonic() + ALL_S

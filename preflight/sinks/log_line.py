@@ -21,11 +21,11 @@ class _Handler(logging.handlers.SysLogHandler):
 def write(report: Report, socket: str = SOCKET) -> None:
     """Raises OSError if no syslogd listens."""
     text = console.plain(console.sentence(report)).removeprefix("preflight: ").replace("\n", " ")
-    text = f"{text[:LONGEST]} (run {report['run']})"
+    text = f"{text[:LONGEST]} (run {report.run})"
     try:
         handler = _Handler(socket, _Handler.LOG_DAEMON)
         handler.ident = f"preflight[{os.getpid()}]: "
-        handler.emit(logging.LogRecord("preflight", LEVELS[report["verdict"]], "", 0, text, None, None))
+        handler.emit(logging.LogRecord("preflight", LEVELS[report.verdict], "", 0, text, None, None))
         handler.close()
     except OSError as error:
         raise OSError(f"nothing listens at {socket} ({error.strerror})") from None

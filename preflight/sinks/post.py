@@ -9,10 +9,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from preflight import __version__
-from preflight.results.report import Report
+from preflight.results.report import CheckEntry, Report
 
 MOST = 1024 * 1024
 """Bytes, gzipped: receivers refuse more. A larger report is sent without evidence and outcomes, then without checks."""
@@ -35,7 +36,7 @@ def send(url: str, token_path: str | None, report: Report, end: float) -> None:
     body = packed(report)
     headers = {
         "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{__version__}",
-        "Idempotency-Key": report["run"],
+        "Idempotency-Key": report.run,
     }  # fmt: skip
     if token_path:
         headers["Authorization"] = f"Bearer {_token(token_path)}"
@@ -52,13 +53,14 @@ def send(url: str, token_path: str | None, report: Report, end: float) -> None:
 
 def packed(report: Report) -> bytes:
     """The envelope, gzipped. Its sha256 is that of the contained report's JSON, with sorted keys."""
-    small = {**report, "checks": [{**check, "outcomes": [], "findings": _bare(check)} for check in report["checks"]]}
+    small = replace(report, checks=[_bare(check) for check in report.checks])
     body = b""
-    for cut, made in (("", report), ("evidence, outcomes", small), ("checks", {**report, "checks": []})):
-        text = json.dumps(made, sort_keys=True, allow_nan=False)
+    for cut, sent in (("", report), ("evidence, outcomes", small), ("checks", replace(report, checks=[]))):
+        data = sent.to_json()
+        text = json.dumps(data, sort_keys=True, allow_nan=False)
         envelope = {
-            "schemaVersion": 1, "kind": "preflight.report", "reportID": report["run"], "cut": cut,
-            "sha256": hashlib.sha256(text.encode()).hexdigest(), "report": made,
+            "schemaVersion": 1, "kind": "preflight.report", "reportID": report.run, "cut": cut,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(), "report": data,
         }  # fmt: skip
         body = gzip.compress(json.dumps(envelope, sort_keys=True, allow_nan=False).encode(), 6, mtime=0)
         if len(body) <= MOST:
@@ -66,8 +68,8 @@ def packed(report: Report) -> bytes:
     return body
 
 
-def _bare(check: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{**finding, "evidence": {}} for finding in check["findings"]]
+def _bare(check: CheckEntry) -> CheckEntry:
+    return replace(check, outcomes=[], findings=[replace(finding, evidence={}) for finding in check.findings])
 
 
 def _token(path: str) -> str:

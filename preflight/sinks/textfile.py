@@ -6,8 +6,9 @@ from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.history import rows
-from preflight.results import report as reports
-from preflight.results.report import Report, blamed_nodes, findings_of
+from preflight.results import report_files
+from preflight.results.report import Report
+from preflight.results.report_nodes import blamed_nodes
 
 NAME = "preflight.prom"
 STATUSES = ("pass", "skip", "warn", "error", "fail")
@@ -28,7 +29,7 @@ Series = tuple[str, dict[str, str], float]
 
 def write(folder: str, report: Report, entry: Mapping[str, Any]) -> None:
     """Raises OSError. `entry`: the same run's entry in the history."""
-    reports.write(os.path.join(folder, NAME), text(report, entry))
+    report_files.write(os.path.join(folder, NAME), text(report, entry))
 
 
 def text(report: Report, entry: Mapping[str, Any]) -> str:
@@ -55,24 +56,24 @@ def _series(report: Report, entry: Mapping[str, Any]) -> Iterator[Series]:
     yield from sorted(_statuses(report), key=lambda series: -series[2])
     yield from _findings(report)
     yield from _figures(report, entry)
-    yield "preflight_exit_code", {}, report["exit_code"]
-    yield "preflight_run_timestamp_seconds", {}, rows.seconds(report["started"])
-    yield "preflight_run_duration_seconds", {}, report["seconds"]
+    yield "preflight_exit_code", {}, report.exit_code
+    yield "preflight_run_timestamp_seconds", {}, rows.seconds(report.started)
+    yield "preflight_run_duration_seconds", {}, report.seconds
 
 
 def _statuses(report: Report) -> Iterator[Series]:
     """A finding that blames nodes counts for those; the others passed or were skipped."""
-    for check in report["checks"]:
+    for check in report.checks:
         named: dict[str, str] = {}
-        everywhere = "pass" if check["skipped"] is None else "skip"
-        for finding in findings_of(check):
-            nodes = blamed_nodes(finding, report) - {""}
+        everywhere = "pass" if check.skipped is None else "skip"
+        for finding in check.findings:
+            nodes = blamed_nodes(finding, report.job) - {""}
             if finding.counts and finding.severity in STATUSES:
                 named |= {node: _worse(finding.severity, named.get(node, "pass")) for node in nodes}
                 everywhere = everywhere if nodes else _worse(finding.severity, everywhere)
-        for node in report["job"]["nodes"]:
-            status = _worse(everywhere, named.get(node["node"], "pass"))
-            labels = {"check": check["check"], "node": node["node"]}
+        for node in report.job.nodes:
+            status = _worse(everywhere, named.get(node.node, "pass"))
+            labels = {"check": check.check, "node": node.node}
             yield "preflight_check_status", labels, float(STATUSES.index(status))
 
 
@@ -83,10 +84,10 @@ def _worse(*statuses: str) -> str:
 def _findings(report: Report) -> list[Series]:
     """One series per set of labels."""
     found: dict[tuple[tuple[str, str], ...], None] = {}
-    for check in report["checks"]:
-        for finding in findings_of(check):
+    for check in report.checks:
+        for finding in check.findings:
             for node in (
-                sorted(blamed_nodes(finding, report) - {""}) or [""]
+                sorted(blamed_nodes(finding, report.job) - {""}) or [""]
                 if finding.counts and finding.severity in STATUSES
                 else ()
             ):
@@ -100,8 +101,7 @@ def _labels(finding: Reported, node: str) -> dict[str, str]:
 
 
 def _figures(report: Report, entry: Mapping[str, Any]) -> Iterator[Series]:
-    job = report["job"]
-    size = {"nranks": str(job["world_size"]), "n_nodes": str(len(job["nodes"]))}
+    size = {"nranks": str(report.job.world_size), "n_nodes": str(len(report.job.nodes))}
     for check, name, unit, figure in entry["figures"]:
         if "message_size" in figure["labels"]:
             collective = {"collective": check.rpartition(".")[2]}

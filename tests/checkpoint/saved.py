@@ -20,9 +20,9 @@ TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch
 
 
 def look(path: Path, model: str = "", timeout_s: float = 60.0) -> dict[str, Any]:
-    """Its report."""
+    """Its report as JSON."""
     asked = CheckpointRequest(str(path), f"{MODELS}:{model}" if model else None, None, timeout_s)
-    return command.look(asked)
+    return command.look(asked).to_json()
 
 
 def net() -> nn.Module:

@@ -24,7 +24,7 @@ def drawn(module: ModuleType, facts: Mapping[int, Any], job: Job, **of: Any) -> 
     """As the report holds them; each of them has been drawn."""
     run = Run(job, tuple(facts), {}, {}, lambda check: of.get(check, {}))
     made = [plot.to_json() for plot in module.plot(facts, run)]
-    shown, _ = plotted.figures([{"check": module.__name__, "plots": made}])
+    shown, _ = plotted.figures([(module.__name__, made)])
     assert [figure["title"] for figure in shown] == [plot["title"] for plot in made]
     return made
 

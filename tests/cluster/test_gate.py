@@ -99,7 +99,7 @@ def test_a_launcher_that_runs_no_preflight_is_no_pass_where_the_gate_is_closed(t
 def test_it_waits_for_a_rank_0_on_another_node(tmp_path: Path) -> None:
     """It writes the report when the others may have ended already."""
     made = tmp_path / "made.json"
-    made.write_text(json.dumps(made_report(result(finding()))))
+    made.write_text(json.dumps(made_report(result(finding())).to_json()))
     late = script(tmp_path, f'(sleep 1; mv {made} "$2/report.json") > /dev/null 2>&1 &\nexit 1')
     done = gate(tmp_path, "--", late)
     assert done.returncode == 1 and "a failure was found" in done.stderr, done
@@ -164,7 +164,7 @@ def test_it_is_shut_where_the_ranks_did_not_come_together(tmp_path: Path) -> Non
     folder.mkdir()
     failed = made_report(result(finding("fail")))
     for name, run in (("made.json", "new"), ("here/report.rank-1.json", "old")):
-        (tmp_path / name).write_text(json.dumps({**failed, "run": run}))
+        (tmp_path / name).write_text(json.dumps({**failed.to_json(), "run": run}))
     old = gate(tmp_path, "--report", "here", "--", script(tmp_path, "exit 3"))
     assert old.returncode == 0 and "exit code 3, and no report is in" in old.stderr, old
     new = gate(

@@ -29,7 +29,7 @@ def test_names_are_folded_as_slurm_reads_them(names: list[str], folded: str) -> 
 
 
 def saved(path: Path, *findings: Reported, nodes: int = 4) -> str:
-    path.write_text(json.dumps(made_report(result(*findings), on=job(*[2] * nodes))))
+    path.write_text(json.dumps(made_report(result(*findings), on=job(*[2] * nodes)).to_json()))
     return str(path)
 
 

@@ -20,6 +20,7 @@ from preflight.debug.ranks import Ranks, recorder_path
 from preflight.debug.ranks import _status as read_status
 from preflight.debug.stall import StallDetector
 from preflight.explain.command import explain_paths
+from tests import made
 from tests.running import environment as clean
 
 
@@ -42,10 +43,12 @@ def test_a_full_disk_ends_the_keeping_only(tmp_path: Path) -> None:
 
 
 def test_of_a_job_that_ended_well_only_slower_paths_are_told() -> None:
-    found = [{"code": "explain.app_crash", "severity": "fail"}, {"code": "explain.degraded_path", "severity": "warn"}]
-    made = {"checks": [{"findings": found, "status": "fail"}], "verdict": "fail", "exit_code": 1}
-    command._keep_slower_paths(made)
-    assert made == {"checks": [{"findings": found[1:], "status": "warn"}], "verdict": "warn", "exit_code": 0}
+    slow = made.finding("warn", code="explain.degraded_path")
+    both = made.made_report(made.result(made.finding(code="explain.app_crash"), slow))
+    kept = command._only_slower_paths(both)
+    assert (kept.verdict, kept.exit_code, kept.findings, kept.checks[0].status) == ("warn", 0, [slow], "warn")
+    none = command._only_slower_paths(made.made_report(made.result(made.finding(code="explain.app_crash"))))
+    assert (none.verdict, none.exit_code, none.findings, none.checks[0].status) == ("pass", 0, [], "pass")
 
 
 def test_more_than_can_be_read_in_time_is_not_explained() -> None:
@@ -56,19 +59,19 @@ def test_more_than_can_be_read_in_time_is_not_explained() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     user = {"NCCL_DEBUG": "WARN", "PYTHONPATH": "/mine", "PET_TEE": "1", "HOME": "/root"}
-    made = environment.prepared(user, "/left", ["torchrun", "train.py"])
-    assert made.environ["NCCL_DEBUG"] == "WARN"
-    assert "NCCL_DEBUG_FILE" not in made.environ, "he wants NCCL's words on his screen"
-    assert made.environ["PYTHONPATH"] == f"{environment.HOOK}:/mine"
-    assert (made.environ["PET_TEE"], made.environ["PET_LOG_DIR"]) == ("1", "/left/ranks")
-    assert made.kept == ("NCCL_DEBUG=WARN", "PET_TEE=1")
+    prepared = environment.prepared(user, "/left", ["torchrun", "train.py"])
+    assert prepared.environ["NCCL_DEBUG"] == "WARN"
+    assert "NCCL_DEBUG_FILE" not in prepared.environ, "he wants NCCL's words on his screen"
+    assert prepared.environ["PYTHONPATH"] == f"{environment.HOOK}:/mine"
+    assert (prepared.environ["PET_TEE"], prepared.environ["PET_LOG_DIR"]) == ("1", "/left/ranks")
+    assert prepared.kept == ("NCCL_DEBUG=WARN", "PET_TEE=1")
 
 
 def test_the_environment_of_a_user_who_has_set_nothing() -> None:
-    made = environment.prepared({}, "/left", ["torchrun", "train.py"])
-    assert made.environ["NCCL_DEBUG_FILE"] == "/left/nccl/%h.%p.log"
-    assert (made.environ["NCCL_DEBUG"], made.environ["PET_TEE"]) == ("INFO", "3")
-    assert made.kept == ()
+    prepared = environment.prepared({}, "/left", ["torchrun", "train.py"])
+    assert prepared.environ["NCCL_DEBUG_FILE"] == "/left/nccl/%h.%p.log"
+    assert (prepared.environ["NCCL_DEBUG"], prepared.environ["PET_TEE"]) == ("INFO", "3")
+    assert prepared.kept == ()
 
 
 @pytest.mark.parametrize("words", [["-r", "3"], ["-r3"], ["--redirects=3"], ["--redirects", "3"]])
@@ -250,8 +253,8 @@ def test_a_launcher_that_preflight_has_ended_was_not_ended_from_outside(end: str
     told += "api.py:1028] Sending process 9 closing signal SIGTERM\nSignalException: Process 7 got signal: 15\n"
     (tmp_path / "job.out").write_text(told)
     (tmp_path / "job.end").write_text(f"preflight debug: job {end}, signals passed on: none\n")
-    made = explain_paths([str(tmp_path)])
-    assert made["checks"][0]["findings"][0]["code"] == f"explain.{slug}"
+    report = explain_paths([str(tmp_path)])
+    assert report.checks[0].findings[0].code == f"explain.{slug}"
 
 
 def test_both_of_torchs_recorders_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

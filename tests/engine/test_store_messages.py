@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import jsonschema
 import pytest
 
 from preflight.core import facts
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.engine import identity, store, store_messages
+from preflight.engine import identity, message_schema, store, store_messages
 from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.store_seal import BROKEN
 
@@ -130,6 +131,20 @@ def test_a_message_that_was_changed_is_taken_or_foreign_and_nothing_else(seed: i
                 refused += 1
                 assert str(why).isprintable() and str(why).isascii() and len(str(why)) < 400
     assert refused > 100
+
+
+def test_a_schema_is_read_as_the_package_for_it_reads_it() -> None:
+    source, wrong = random.Random(3), 0
+    for kind, message in (each for each in ALL if each[0] != "event"):
+        schema = store_messages.MESSAGES[kind]
+        checker = jsonschema.Draft202012Validator(schema)
+        for number in range(len(list(places(message)))):
+            changed = copy.deepcopy(message)
+            list(places(changed))[number](copy.deepcopy(source.choice([odd for odd in ODD if odd != 1e300])))
+            flaw = message_schema.flaw(changed, schema)
+            assert (flaw == "") == checker.is_valid(changed), (kind, flaw)
+            wrong += flaw != ""
+    assert wrong > 50
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,11 @@ def explained(tmp_path: Path, *texts: str) -> report.Report:
 
 
 def attempts(made: report.Report) -> list[str]:
-    return [finding.message for finding in report.findings(made) if finding.code == "explain.attempt"]
+    return [finding.message for finding in made.findings if finding.code == "explain.attempt"]
 
 
 def first(made: report.Report) -> str:
-    return next(report.findings(made)).code.removeprefix("explain.")
+    return next(iter(made.findings)).code.removeprefix("explain.")
 
 
 CRASH = [*STEPS, *raised("ValueError: bad batch"), exited(1)]
@@ -48,7 +48,7 @@ CRASH = [*STEPS, *raised("ValueError: bad batch"), exited(1)]
 
 def test_a_job_that_was_started_again_and_ended_well_passes_with_a_note(tmp_path: Path) -> None:
     made = explained(tmp_path, *CRASH, *STEPS, "done")
-    assert (made["verdict"], made["exit_code"]) == ("pass", 0)
+    assert (made.verdict, made.exit_code) == ("pass", 0)
     failed, well = attempts(made)
     assert failed.startswith("attempt 1 of 2 failed (app_crash): rank 1 failed in its own code: ValueError: bad batch")
     assert well == "attempt 2 of 2 shows no failure, and progress"
@@ -69,7 +69,7 @@ def of_two_files(tmp_path: Path, out: list[str], err: list[str]) -> report.Repor
 def test_a_job_that_went_on_passes_where_stdout_is_another_file(tmp_path: Path) -> None:
     """torchrun says nothing when it starts ranks again: the times of the steps tell it."""
     made = of_two_files(tmp_path, EARLY + LATE, ERR)
-    assert (made["verdict"], made["exit_code"]) == ("pass", 0)
+    assert (made.verdict, made.exit_code) == ("pass", 0)
     failed, well = attempts(made)
     assert failed.startswith("attempt 1 of 2 failed (app_crash): rank 1 failed in its own code: ValueError: bad batch")
     assert well == "attempt 2 of 2 shows no failure, and progress"
@@ -88,7 +88,7 @@ def test_a_job_that_went_on_passes_where_stdout_is_another_file(tmp_path: Path) 
 )
 def test_a_job_whose_last_attempt_failed_or_is_not_seen_fails(tmp_path: Path, out: list[str], err: list[str]) -> None:
     made = of_two_files(tmp_path, out, err)
-    assert (made["verdict"], first(made)) == ("fail", "app_crash")
+    assert (made.verdict, first(made)) == ("fail", "app_crash")
 
 
 @pytest.mark.parametrize("label", ["[rank1]: ", ""])
@@ -112,14 +112,14 @@ def test_each_of_many_alike_attempts_counts(tmp_path: Path, label: str) -> None:
 )
 def test_what_survivors_print_late_is_no_new_attempt(tmp_path: Path, after: list[str]) -> None:
     made = explained(tmp_path, *CRASH, *after)
-    assert (made["exit_code"], first(made), attempts(made)) == (1, "app_crash", [])
+    assert (made.exit_code, first(made), attempts(made)) == (1, "app_crash", [])
 
 
 def test_a_restart_that_fails_before_its_first_step_is_not_the_cause(tmp_path: Path) -> None:
     """As torchrun's static rendezvous does with gloo: the new ranks read the addresses of the old ones."""
     failed = [line for at in (2, 3) for line in (REFUSED, exited(at))]
     made = explained(tmp_path, *CRASH, *failed, *BOX)
-    assert first(made) == "app_crash" and next(report.findings(made)).where["rank"] == 1
+    assert first(made) == "app_crash" and next(iter(made.findings)).where["rank"] == 1
     one, others = attempts(made)
     assert one.startswith("attempt 1 of 3 failed (app_crash)") and others.startswith("attempts 2 to 3 of 3 failed")
 
@@ -138,14 +138,14 @@ def test_attempts_that_fail_alike_share_a_line(tmp_path: Path) -> None:
 
 def test_a_time_limit_after_a_restart_is_what_ended_the_job(tmp_path: Path) -> None:
     made = explained(tmp_path, *CRASH, *STEPS, TIME_LIMIT)
-    assert first(made) == "external_signal" and "TIME LIMIT" in next(report.findings(made)).evidence["lines"][0]["text"]
+    assert first(made) == "external_signal" and "TIME LIMIT" in next(iter(made.findings)).evidence["lines"][0]["text"]
     assert len(attempts(made)) == 2
 
 
 @pytest.mark.parametrize("end", [REQUEUE, NODE_FAIL])
 def test_a_job_that_slurm_requeued(tmp_path: Path, end: str) -> None:
     well = explained(tmp_path, *STEPS, end, *STEPS)
-    assert well["exit_code"] == 0 and attempts(well)[0].startswith("attempt 1 of 2 failed (external_signal)")
+    assert well.exit_code == 0 and attempts(well)[0].startswith("attempt 1 of 2 failed (external_signal)")
     failed = explained(tmp_path, *STEPS, end, *STEPS, OUT_OF_MEMORY)
     assert (first(failed), len(attempts(failed))) == ("gpu_oom", 2)
     alone = explained(tmp_path, *STEPS, end)
@@ -154,10 +154,10 @@ def test_a_job_that_slurm_requeued(tmp_path: Path, end: str) -> None:
 
 def test_several_steps_of_srun_in_one_log(tmp_path: Path) -> None:
     failed = [*STEPS, *raised("ValueError: bad batch"), SRUN]
-    assert explained(tmp_path, *failed, *STEPS)["exit_code"] == 0
+    assert explained(tmp_path, *failed, *STEPS).exit_code == 0
     assert first(explained(tmp_path, *failed, *STEPS, OUT_OF_MEMORY, SRUN)) == "gpu_oom"
     goes_on = explained(tmp_path, *failed, "step 4 loss 2.6", "step 5 loss 2.5")
-    assert goes_on["exit_code"] == 1 and attempts(goes_on) == [], "other tasks of the same step"
+    assert goes_on.exit_code == 1 and attempts(goes_on) == [], "other tasks of the same step"
 
 
 def test_torchruns_folders_are_attempts(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_torchruns_folders_are_attempts(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "stderr.log").write_text("\n".join(texts) + "\n")
     made = explain_paths([str(tmp_path / "run")])
-    assert made["exit_code"] == 0 and len(attempts(made)) == 2
+    assert made.exit_code == 0 and len(attempts(made)) == 2
     (tmp_path / "run/attempt_1/1/stderr.log").write_text("step 0 loss 3\n")
-    assert explain_paths([str(tmp_path / "run")])["exit_code"] == 1, "it shows no progress, and may hang"
+    assert explain_paths([str(tmp_path / "run")]).exit_code == 1, "it shows no progress, and may hang"
 
 
 def test_a_launchers_log_beside_the_folders_is_not_of_the_last_attempt(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_launchers_log_beside_the_folders_is_not_of_the_last_attempt(tmp_path:
     launcher = tmp_path / "launcher.log"
     launcher.write_text(exited(1) + "\n")
     made = explain_paths([str(tmp_path)])
-    assert (made["exit_code"], len(attempts(made))) == (0, 2)
+    assert (made.exit_code, len(attempts(made))) == (0, 2)
     launcher.write_text("\n".join([exited(1), TIME_LIMIT]) + "\n")
     assert first(explain_paths([str(tmp_path)])) == "external_signal", "it ended the last attempt"
     launcher.write_text("\n".join([exited(1), *BOX]) + "\n")
-    assert explain_paths([str(tmp_path)])["exit_code"] == 1
+    assert explain_paths([str(tmp_path)]).exit_code == 1

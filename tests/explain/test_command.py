@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from preflight.cli import arguments
 from preflight.errors import UsageError
 from preflight.explain import command, console, inputs, output
-from preflight.results import report
+from preflight.results import report_files
+from preflight.results.report import Report, UnreadFile
 from tests.made import SCHEMA
 from tests.pages import Page
 
@@ -33,15 +35,15 @@ def explain(*words: str) -> int:
     return command.run(arguments.parser().parse_args(["explain", *words]))
 
 
-def explained(*words: str) -> report.Report:
+def explained(*words: str) -> Report:
     made = command.explain_paths(words)
-    jsonschema.validate(made, SCHEMA)
-    report.as_text(made)  # raises for NaN
+    jsonschema.validate(made.to_json(), SCHEMA)
+    report_files.as_text(made)  # raises for NaN
     return made
 
 
 def found(*words: str) -> list[tuple[str, str]]:
-    return [(word.severity, word.message) for word in report.findings(explained(*words))]
+    return [(word.severity, word.message) for word in explained(*words).findings]
 
 
 def refused(*words: str) -> str:
@@ -52,10 +54,10 @@ def refused(*words: str) -> str:
 
 
 def test_a_healthy_log_and_a_failed_one() -> None:
-    assert explained("ok.log")["exit_code"] == 0
+    assert explained("ok.log").exit_code == 0
     made = explained("failed.log")
-    assert (made["exit_code"], made["verdict"], made["job"]["missing_ranks"]) == (1, "fail", "")
-    assert [(item.code, item.where["rank"]) for item in report.findings(made)] == [("explain.app_crash", 3)]
+    assert (made.exit_code, made.verdict, made.job.to_json()["missing_ranks"]) == (1, "fail", "")
+    assert [(item.code, item.where["rank"]) for item in made.findings] == [("explain.app_crash", 3)]
 
 
 def test_a_screen_of_preflights_before_a_healthy_job_is_no_failure() -> None:
@@ -94,11 +96,8 @@ def test_an_upload_that_was_tried_again_is_no_lost_peer() -> None:
 
 
 def test_it_is_the_same_twice_but_for_time_and_name() -> None:
-    first, second = (
-        {key: value for key, value in explained("failed.log").items() if key not in ("run", "started", "seconds")}
-        for _ in range(2)
-    )
-    assert first == second
+    first, second = (replace(explained("failed.log"), run="", started="", seconds=0.0) for _ in range(2))
+    assert first.to_json() == second.to_json()
 
 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)) * 20])
@@ -107,16 +106,16 @@ def test_a_pipe_that_gives_nothing_to_read_is_not_healthy(data: bytes, monkeypat
     with open("piped", "rb") as file:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         made = explained("-", "/dev/stdin")
-    assert made["exit_code"] == 3
-    assert made["explained"]["files"] == 0
-    assert made["explained"]["unread"] == [{"file": "stdin", "why": "is binary" if data else "is empty"}]
+    assert made.exit_code == 3
+    assert made.explained and made.explained.files == 0
+    assert made.explained.unread == [UnreadFile("stdin", "is binary" if data else "is empty")]
 
 
 def test_what_is_no_log_beside_a_healthy_one_is_said() -> None:
     Path("empty.log").touch()
     Path("packed").write_bytes(bytes(range(256)) * 20)
     made = explained("ok.log", "empty.log", "packed")
-    assert made["exit_code"] == 0
+    assert made.exit_code == 0
     assert "not read: empty.log is empty" in console.lines(made)
     assert "not read: packed is binary" in console.lines(made)
 
@@ -127,9 +126,9 @@ def test_what_may_hold_the_cause_but_cannot_be_read_leaves_nothing_healthy() -> 
     [(severity, message)] = found("ok.log", "cut.gz")
     assert severity == "error"
     assert "the gzip file ends in the middle" in message
-    assert explained("ok.log", "cut.gz")["exit_code"] == 3
+    assert explained("ok.log", "cut.gz").exit_code == 3
     made = explained("failed.log", "cut.gz")  # what is found stays found
-    assert (made["exit_code"], [item.severity for item in report.findings(made)]) == (1, ["fail"])
+    assert (made.exit_code, [item.severity for item in made.findings]) == (1, ["fail"])
     assert any(line.startswith("not read: cut.gz cannot be read beyond line") for line in console.lines(made))
 
 
@@ -140,10 +139,10 @@ def test_a_log_in_a_folder_that_nobody_may_read_leaves_nothing_healthy(monkeypat
         return os.open(path, os.O_RDONLY)
 
     monkeypatch.setattr(inputs, "opened", opened)
-    assert explained("ok.log")["exit_code"] == 0
+    assert explained("ok.log").exit_code == 0
     made = explained(".")
-    assert (made["exit_code"], made["verdict"]) == (3, "error")
-    [finding] = report.findings(made)
+    assert (made.exit_code, made.verdict) == (3, "error")
+    [finding] = made.findings
     assert finding.message.endswith("could not be read: failed.log cannot be read (Permission denied)")
 
 
@@ -155,8 +154,8 @@ def test_a_strange_report_beside_a_log_does_not_keep_it_from_being_read(text: st
     Path("logs/other.json").write_text(text)
     Path("logs/failed.log").write_bytes(Path("failed.log").read_bytes())
     made = explained("logs")
-    assert (made["exit_code"], made["explained"]["files"]) == (1, 1)
-    assert [item["file"] for item in made["explained"]["unread"]] == ["other.json"]
+    assert made.explained and (made.exit_code, made.explained.files) == (1, 1)
+    assert [item.file for item in made.explained.unread] == ["other.json"]
 
 
 def test_an_earlier_explanation_in_the_folder_proves_nothing() -> None:
@@ -165,7 +164,8 @@ def test_an_earlier_explanation_in_the_folder_proves_nothing() -> None:
     before = found("logs")
     assert explain("logs", "--report", "logs") == 1
     assert found("logs") == before
-    assert explained("logs")["explained"]["files"] == 1
+    again = explained("logs").explained
+    assert again and again.files == 1
     assert found("logs/report.json") == before  # but named it is read
 
 
@@ -184,8 +184,8 @@ def test_no_file_is_written_over_that_is_no_explanation() -> None:
 
 def test_a_live_reports_folder_is_not_written_over() -> None:
     Path("run").mkdir()
-    live = {key: value for key, value in explained("ok.log").items() if key != "explained"}
-    Path("run/report.json").write_text(report.as_text(live))
+    live = replace(explained("ok.log"), explained=None)
+    Path("run/report.json").write_text(report_files.as_text(live))
     assert "run/report.json exists" in refused("failed.log", "--report", "run")
 
 
@@ -254,7 +254,7 @@ def test_a_reader_that_has_gone_does_not_change_the_exit_code(monkeypatch: pytes
 
 
 def test_ctrl_c_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any) -> report.Report:
+    def interrupted(*_: Any) -> Report:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "explain_paths", interrupted)
@@ -274,13 +274,13 @@ def test_names_of_any_bytes_leave_sound_json() -> None:
     name = os.fsdecode(b"caf\xe9 new\nline.log")
     Path(name).write_bytes(Path("failed.log").read_bytes())
     made = explained(name)
-    json.dumps(made, ensure_ascii=False).encode()  # raises for half a character
+    json.dumps(made.to_json(), ensure_ascii=False).encode()  # raises for half a character
     assert not any("\n" in line for line in console.lines(made))
 
 
 def test_half_a_character_in_others_json_leaves_sound_json() -> None:
     Path("error.json").write_text('{"message": {"message": "ValueError: \\ud800 is half", "extraInfo": {}}}')
-    json.dumps(explained("error.json"), ensure_ascii=False).encode()
+    json.dumps(explained("error.json").to_json(), ensure_ascii=False).encode()
     assert "ValueError: ? is half" in found("error.json")[0][1]
 
 
@@ -339,7 +339,7 @@ def test_who_only_lost_a_peer_is_listed_once() -> None:
     )
     Path("job.log").write_text("".join(f"[rank{rank}]: {lost if rank else memory}\n" for rank in range(9)))
     made = explained("job.log")
-    after = [item for item in report.findings(made) if item.severity == "info"]
+    after = [item for item in made.findings if item.severity == "info"]
     assert [item.noticed_by for item in after] == ["1-8"]
     shown = "\n".join(console.lines(made)).partition("INFO ")[2]
     assert shown.count("1-8") == 1
@@ -354,7 +354,7 @@ def test_no_secret_of_a_quoted_line_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     frames = '  File "/job/train.py", line 3, in <module>\n    push()'
     Path("job.log").write_text(f"Traceback (most recent call last):\n{frames}\nValueError: {said}\n")
     made = explained("job.log")
-    told = "".join([report.as_text(made), *console.lines(made), console.markdown(made)])
+    told = "".join([report_files.as_text(made), *console.lines(made), console.markdown(made)])
     assert "no answer to" in told and not [secret for secret in secrets if secret in told]
 
 
@@ -367,7 +367,7 @@ def test_secrets_in_a_logs_commands_and_across_a_cut_are_not_told() -> None:
         log = f"{number}.log"
         Path(log).write_text(f"Traceback (most recent call last):\n{frames}\nRuntimeError: {said}\n")
         made = explained(log)
-        told = "".join([report.as_text(made), *console.lines(made), console.markdown(made)])
+        told = "".join([report_files.as_text(made), *console.lines(made), console.markdown(made)])
         assert "RuntimeError" in told and "S3CRET" not in told, told
         assert number or ("prepare_tokens.py:12" in told and "max_tokens=4096" in told), told
 

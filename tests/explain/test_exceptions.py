@@ -6,7 +6,6 @@ import pytest
 
 from preflight.core.finding import Reported
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 
 HEAD = ("Traceback (most recent call last):", '  File "/job/train.py", line 41, in <module>', "    main()")
 STEPS = tuple(f"{{'loss': 2.{step}, 'grad_norm': 1.2, 'epoch': 0.0{step}}}" for step in range(1, 5))
@@ -16,8 +15,8 @@ def explained(folder: Path, *texts: str) -> Reported | None:
     log = folder / "job.log"
     log.write_text("".join(f"{text}\n" for text in texts))
     made = explain_paths([str(log)])
-    first = next(findings(made), None)
-    assert (made["exit_code"] == 0) == (first is None or first.severity == "warn")
+    first = next(iter(made.findings), None)
+    assert (made.exit_code == 0) == (first is None or first.severity == "warn")
     return first
 
 

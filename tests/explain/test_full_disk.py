@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 
 FULL = "OSError: [Errno 28] No space left on device"
 
@@ -14,7 +13,7 @@ def explained(folder: Path, *frames: str, raised: str = FULL) -> tuple[str, str,
     stack = "".join(f'  File "{frame}", line 41, in f\n    f()\n' for frame in ("/job/train.py", *frames))
     log = folder / "job.log"
     log.write_text(f"Traceback (most recent call last):\n{stack}{raised}\n")
-    first = next(findings(explain_paths([str(log)])))
+    first = next(iter(explain_paths([str(log)]).findings))
     return first.code, first.message, first.fix, dict(first.where)
 
 
@@ -68,7 +67,7 @@ def test_the_path_tells_the_place(raised: str, what: str, fix: str, tmp_path: Pa
 def test_without_path_and_stack_it_may_be_shared_memory(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(f"{FULL}\n")
-    first = next(findings(explain_paths([str(log)])))
+    first = next(iter(explain_paths([str(log)]).findings))
     assert (first.code, first.evidence["confidence"]) == ("explain.shm_exhausted", "medium")
 
 
@@ -76,4 +75,4 @@ def test_a_disk_that_is_not_full_is_not_called_so(tmp_path: Path) -> None:
     assert explained(tmp_path, raised="OSError: [Errno 5] Input/output error")[0] == "explain.app_crash"
     log = tmp_path / "well.log"
     log.write_text("df: 91% used, No space left is not said\nstep 1 loss 2.0\n")
-    assert not list(findings(explain_paths([str(log)])))
+    assert not explain_paths([str(log)]).findings

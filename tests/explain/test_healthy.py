@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 from tests.explain import healthy
 
 RETRIED = (
@@ -20,7 +19,7 @@ RETRIED = (
 
 def found(folder: Path, text: str) -> list[tuple[str, str]]:
     (folder / "job.log").write_text(text)
-    return [(finding.code, finding.message) for finding in findings(explain_paths([str(folder / "job.log")]))]
+    return [(finding.code, finding.message) for finding in explain_paths([str(folder / "job.log")]).findings]
 
 
 def test_there_are_thirty_kinds() -> None:

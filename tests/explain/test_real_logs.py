@@ -6,7 +6,6 @@ import jsonschema
 import pytest
 
 from preflight.explain.command import explain_paths
-from preflight.results import report
 from tests import explained_logs
 from tests.explained_logs import Judged
 from tests.made import SCHEMA
@@ -49,7 +48,7 @@ def test_a_prefix_that_each_line_has_changes_nothing(logs: list[Judged], prefix:
     for judged in logs:
         lines = (explained_logs.LOGS / f"{judged.label['id']}.log").read_text().splitlines()
         log.write_text("".join(f"{prefix.replace('{}', str(at % 10))}{line}\n" for at, line in enumerate(lines)))
-        found = next(report.findings(explain_paths([str(log)])), None)
+        found = next(iter(explain_paths([str(log)]).findings), None)
         slug = found.code.partition(".")[2] if found else "healthy"
         if slug != judged.slug:
             changed[judged.label["id"]] = (judged.slug, slug)
@@ -58,8 +57,8 @@ def test_a_prefix_that_each_line_has_changes_nothing(logs: list[Judged], prefix:
 
 def test_every_report_keeps_its_contract(logs: list[Judged]) -> None:
     for log in logs:
-        jsonschema.validate(log.report, SCHEMA)
-        for finding in report.findings(log.report):
+        jsonschema.validate(log.report.to_json(), SCHEMA)
+        for finding in log.report.findings:
             assert "{" not in finding.message and finding.fix, finding
             assert finding.evidence["lines"], finding
 

@@ -10,7 +10,6 @@ import pytest
 
 from preflight.core.finding import Reported
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 from tests.explain.made_dumps import FIRST, call, dump
 
 LOGS = Path(__file__).parent / "nccl_logs"
@@ -25,7 +24,7 @@ def real(name: str) -> list[str]:
 def found(folder: Path, lines: Iterable[str]) -> list[Reported]:
     """What is said of a folder with this log, and whatever else lies there."""
     (folder / "job.log").write_text("".join(f"{line}\n" for line in lines))
-    return list(findings(explain_paths([str(folder)])))
+    return explain_paths([str(folder)]).findings
 
 
 def blamed(reported: list[Reported]) -> tuple[str, object, str]:

@@ -15,7 +15,7 @@ from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import book
 from preflight.planning import registry
 from preflight.rendezvous import codes
-from preflight.results import report
+from preflight.results import report_files
 from tests import made
 
 CAUSES = book().causes
@@ -23,7 +23,7 @@ CAUSES = book().causes
 
 def read(folder: Path, *findings: Reported) -> list[Candidate]:
     path = folder / "report.json"
-    path.write_text(report.as_text(made.made_report(made.result(*findings))))
+    path.write_text(report_files.as_text(made.made_report(made.result(*findings))))
     return reports.find_candidates(str(path), CAUSES)
 
 

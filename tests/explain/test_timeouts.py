@@ -6,7 +6,6 @@ import pytest
 
 from preflight.explain.candidates import Candidate
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 from tests.made_failures import conclude, lines, timeout, traceback
 
 COMPLETE = [f"[rank{rank}]: comm 0x1 rank {rank} nranks 4 - Init COMPLETE" for rank in range(4)]
@@ -137,7 +136,7 @@ def test_a_message_of_several_lines_is_one_also_without_prefixes(prefix: str, tm
     )
     log = tmp_path / "job.log"
     log.write_text("".join(f"{prefix}{text}\n" for text in texts))
-    (found,) = findings(explain_paths([str(log)]))
+    (found,) = explain_paths([str(log)]).findings
     assert found.code == "explain.collective_mismatch" and "until the timeout in force, 600 s" in found.message
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 
 HEAD = (
     "Traceback (most recent call last):",
@@ -35,7 +34,7 @@ NO_PICKLE = (
 )
 def test_a_file_that_is_no_checkpoint(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
     (tmp_path / "job.log").write_text("".join(f"{line}\n" for line in (*HEAD, *lines)))
-    first, *others = findings(explain_paths([str(tmp_path / "job.log")]))
+    first, *others = explain_paths([str(tmp_path / "job.log")]).findings
     assert (first.code, others) == ("explain.checkpoint", [])
     assert says in first.message
 
@@ -43,4 +42,4 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path, lines: tuple[str, ...], sa
 @pytest.mark.parametrize("raised", ["EOFError", "OSError: [Errno 22] Invalid argument"])
 def test_the_same_exception_elsewhere_says_nothing_of_a_checkpoint(tmp_path: Path, raised: str) -> None:
     (tmp_path / "job.log").write_text("".join(f"{line}\n" for line in (*HEAD[:2], "    pipe.recv()", raised)))
-    assert next(findings(explain_paths([str(tmp_path / "job.log")]))).code != "explain.checkpoint"
+    assert next(iter(explain_paths([str(tmp_path / "job.log")]).findings)).code != "explain.checkpoint"

@@ -9,6 +9,7 @@ from preflight.explain.candidates import Candidate
 from preflight.explain.command import explain_paths
 from preflight.failure_book.book import Signature, book
 from preflight.results import report
+from preflight.results.report_nodes import bad_nodes
 from tests.made_failures import conclude, lines
 
 UNKNOWN = {
@@ -36,21 +37,21 @@ def reported(folder: Path, texts: list[str]) -> report.Report:
 @pytest.mark.parametrize("seen", UNKNOWN)
 def test_an_unknown_cause_names_nobody_and_says_where_it_was_seen(seen: str, tmp_path: Path) -> None:
     made = reported(tmp_path, UNKNOWN[seen])
-    first = next(report.findings(made))
+    first = next(iter(made.findings))
     assert (first.code, first.where) == ("explain.unknown", {}), first
     assert all(word in first.message for word in seen.split(", ")) and first.evidence["seen_at"], first
-    assert report.bad_nodes(made) == []
+    assert bad_nodes(made) == []
 
 
 @pytest.mark.parametrize("key", KNOWN)
 def test_a_known_cause_keeps_its_culprit(key: str, tmp_path: Path) -> None:
-    first = next(report.findings(reported(tmp_path, KNOWN[key])))
+    first = next(iter(reported(tmp_path, KNOWN[key]).findings))
     assert first.code != "explain.unknown" and key in first.where and "seen_at" not in first.evidence, first
 
 
 def test_a_second_possibility_that_names_no_cause_names_nobody_either(tmp_path: Path) -> None:
     texts = ["srun: error: node-a: task 3: Exited with exit code 1", "[rank5]: Fatal Python error: Aborted"]
-    for finding in report.findings(reported(tmp_path, texts)):
+    for finding in reported(tmp_path, texts).findings:
         assert finding.where == {}, finding
 
 

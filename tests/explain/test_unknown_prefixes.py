@@ -7,7 +7,6 @@ import pytest
 from preflight.core.finding import Reported
 from preflight.explain.command import explain_paths
 from preflight.failure_book.book import book
-from preflight.results.report import findings
 from tests.made_failures import conclude, lines
 
 PREFIXES = (
@@ -37,8 +36,8 @@ def explained(folder: Path, texts: tuple[str, ...], prefix: str = "") -> Reporte
     log = folder / "job.log"
     log.write_text("".join(f"{prefix.format(number % 10)}{text}\n" for number, text in enumerate(texts)))
     made = explain_paths([str(log)])
-    first = next(findings(made), None)
-    assert (made["exit_code"] == 0) == (first is None)
+    first = next(iter(made.findings), None)
+    assert (made.exit_code == 0) == (first is None)
     return first
 
 

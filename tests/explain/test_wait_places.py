@@ -9,7 +9,6 @@ from preflight.explain.artifacts.processes import FATAL, RankProcess, read_proce
 from preflight.explain.artifacts.wait_places import add_places
 from preflight.explain.candidates import Candidate
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 
 TORCH = "/v/site-packages/torch"
 CAUSE = Candidate("collective_mismatch", "cause", 80, "the ranks are out of step", (0.0, 0, ""), severity="fail")
@@ -82,9 +81,9 @@ def test_the_last_stacks_of_torchs_debug_server_say_where_ranks_stood(tmp_path: 
         (tmp_path / f"stacks_20260422_{time}.txt").write_text(summary + "\n".join(sides))
     log = tmp_path / "job.log"
     log.write_text("step 1 loss 3.1\nstep 2 loss 3.0\n")
-    assert list(findings(explain_paths([str(tmp_path)]))) == []
+    assert explain_paths([str(tmp_path)]).findings == []
     log.write_text("RuntimeError: [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4\n")
-    (first, *_) = findings(explain_paths([str(tmp_path)]))
+    (first, *_) = explain_paths([str(tmp_path)]).findings
     at = "/job/train.py:{} in step()"
     assert f"rank 0 stood in barrier at {at.format(50)}, rank 1 stood in reduce at {at.format(51)}" in first.message
 

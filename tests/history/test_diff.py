@@ -168,7 +168,7 @@ def test_bad_input_is_one_sentence(before: Path, tmp_path: Path) -> None:
 
 def test_a_finding_that_weighs_more_is_worse_and_many_of_a_kind_are_folded(tmp_path: Path, capsys: Capture) -> None:
     def write(name: str, *found: Reported) -> Path:
-        (tmp_path / name).write_text(json.dumps(made_report(result(*found), on=job(*[1] * 50))))
+        (tmp_path / name).write_text(json.dumps(made_report(result(*found), on=job(*[1] * 50)).to_json()))
         return tmp_path / name
 
     mild, grave = (write(word, finding(word, node="node-7")) for word in ("warn", "fail"))

@@ -158,6 +158,7 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
     monkeypatch.setattr("preflight.history.entry.entry", counted)
     history = str(tmp_path / "runs")
     archive.write(history, made_history.entry(1), 1e6)
+    unread: Any = None
     here: Any = SimpleNamespace(ask=lambda look, _: SimpleNamespace(value=look()))
     request: Any = SimpleNamespace(
         selection=SimpleNamespace(names=lambda _: True),
@@ -165,12 +166,12 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
         profile_path="site.toml",
         profile=profile.kinds(entry("n9")),
     )
-    found, early = baseline.compared_with_profile(here, request, {}, FactsStore())
+    found, early = baseline.compared_with_profile(here, request, unread, FactsStore())
     assert [each.code for each in found] == ["preflight.run.compared_with_profile"] and json.loads(early) == made[0]
-    told, kept = baseline.compared_with_history(here, history, {}, FactsStore(), {}, early)
+    told, kept = baseline.compared_with_history(here, history, unread, FactsStore(), {}, early)
     assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.compared_with_history"]
-    assert baseline.compared_with_history(here, history, {}, FactsStore(), {})[1] == early and len(made) == 2
-    assert baseline.compared_with_history(here, str(tmp_path / "none"), {}, FactsStore(), {}, early)[1] == early
+    assert baseline.compared_with_history(here, history, unread, FactsStore(), {})[1] == early and len(made) == 2
+    assert baseline.compared_with_history(here, str(tmp_path / "none"), unread, FactsStore(), {}, early)[1] == early
 
 
 def test_a_node_without_its_driver_has_lost_all_gpus() -> None:
@@ -296,7 +297,7 @@ def test_a_report_that_somebody_has_changed_is_one_sentence(tmp_path: Path) -> N
     file.write_text(json.dumps(report))
     (tmp_path / "empty").mkdir()
     for name, why in (
-        ("sound", "sound: is not a complete report"),
+        ("sound", "sound: nothing that a node has is in it: node.limits: it has facts of rank 0, which no node"),
         ("empty", "empty: this folder has no report.json"),
         ("", ""),
     ):

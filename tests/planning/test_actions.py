@@ -152,7 +152,7 @@ def test_a_finding_carries_its_action(made: Finding, action: str) -> None:
 def test_the_report_and_its_readers_have_the_action() -> None:
     told = finding(node="node-0", action="reboot")
     report = made_report(result(told))
-    assert report["checks"][0]["findings"][0]["action"] == "reboot"
+    assert report.checks[0].findings[0].action == "reboot"
     assert Reported.from_json(told.to_json()) == told
     assert console.finding_lines(told)[-1].endswith("fix: mend it (action: reboot)")
     assert "mend it (action: reboot)" in formats.markdown(report)

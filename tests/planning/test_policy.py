@@ -5,8 +5,9 @@ import pytest
 from preflight.check import Severity
 from preflight.core.finding import Reported
 from preflight.planning.policy import Policy, Waiver
-from preflight.results import console, formats, report
+from preflight.results import console, formats
 from preflight.results.page import whole
+from preflight.results.report_nodes import bad_nodes, good_nodes
 from preflight.results.result import Result
 from tests import made
 
@@ -71,8 +72,8 @@ def test_a_node_under_a_waiver_is_good() -> None:
     found = made.finding(node="node-1")
     bare = made.made_report(made.result(found), on=JOB)
     eased = made.made_report(applied(policy(waiver()), found), on=JOB)
-    assert (report.bad_nodes(bare), report.good_nodes(bare)) == (["node-1"], ["node-0"])
-    assert (report.bad_nodes(eased), report.good_nodes(eased)) == ([], ["node-0", "node-1"])
+    assert (bad_nodes(bare), good_nodes(bare)) == (["node-1"], ["node-0"])
+    assert (bad_nodes(eased), good_nodes(eased)) == ([], ["node-0", "node-1"])
 
 
 def test_every_reader_shows_it() -> None:
@@ -81,7 +82,7 @@ def test_every_reader_shows_it() -> None:
     assert "WAIVED node-1  [plugin.made.bad]" in lines
     assert "      waived until 2026-07-01: ticket 7" in lines
     assert "1 check: 1 pass, 1 finding waived" in lines
-    assert "1 finding waived" in console.check_line(eased["checks"][0])
+    assert "1 finding waived" in console.check_line(eased.checks[0])
     assert console.sentence(eased) == "preflight: PASS"
     assert "waived until 2026-07-01 (ticket 7)" in formats.markdown(eased)
     assert "waived until 2026-07-01: ticket 7" in whole.html(eased)

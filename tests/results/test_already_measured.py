@@ -103,9 +103,9 @@ def test_no_check_is_its_own_witness() -> None:
 def test_neither_severity_nor_culprit_changes_and_the_report_is_valid() -> None:
     found = replace(finding("warn", fix=FIX, rank=3), see=SEE, cleared=CLEARED)
     report = made_report(result(found, check="comm.all_reduce", outcomes=ALL), rails())
-    (told,) = report["checks"][0]["findings"]
-    assert (told["severity"], told["where"]) == ("warn", {"rank": 3}) and CLEARED in told["fix"]
-    assert "see" not in told and "cleared" not in told
+    (told,) = report.checks[0].findings
+    assert (told.severity, told.where) == ("warn", {"rank": 3}) and CLEARED in told.fix
+    assert told.to_json().keys().isdisjoint({"see", "cleared"})
 
 
 # All fixes

@@ -27,7 +27,7 @@ def test_the_header_says_who_runs_what(job: Job, line: str) -> None:
 
 
 def line_of(result: Result, **more: Any) -> str:
-    return console.check_line(result.to_json(made.job(2, 2)), **more)
+    return console.check_line(result.entry(made.job(2, 2)), **more)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.core.groups import Group
-from preflight.results import console, report
+from preflight.results import console
 from preflight.results.groups import fold
+from preflight.results.report_nodes import bad_nodes, good_nodes
 from tests import made
 
 JOB = made.job(*[2] * 8)
@@ -93,7 +94,7 @@ def test_a_report_has_the_group_and_its_nodes_are_bad() -> None:
     """The groups come from another check than the findings."""
     knows = made.result(check="plugin.knows", groups=tuple(RACKS))
     built = made.made_report(made.result(*on_nodes(0, 1, 2)), knows, on=JOB)
-    (found,) = report.findings(built)
-    assert found.where == {"group": "rack 7"} and report.bad_nodes(built) == ["node-0", "node-1", "node-2"]
-    assert report.good_nodes(built) == [f"node-{number}" for number in range(3, 8)]
+    (found,) = built.findings
+    assert found.where == {"group": "rack 7"} and bad_nodes(built) == ["node-0", "node-1", "node-2"]
+    assert good_nodes(built) == [f"node-{number}" for number in range(3, 8)]
     assert "rack 7 (3 nodes)" in "\n".join(console.ending(built, []))

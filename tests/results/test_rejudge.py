@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.policy import Policy, Waiver
 from preflight.planning.registry import Source, Spec
-from preflight.results import judging, rejudge, report
+from preflight.results import judging, rejudge, report_files
 from preflight.results.report import Report
 from tests import made
 
@@ -48,28 +49,30 @@ def judged_again(
     saved: Report, book: FactsStore, folder: Path, slow_s: str | None = None, sources: Mapping[str, Source] = SOURCES
 ) -> Report:
     """Through the files, as `preflight show --judge` reads them."""
-    report.write(str(folder / "report.json"), report.as_text(saved))
-    report.write_facts(str(folder / "facts.jsonl.gz"), saved, book)
-    loaded, _ = report.load(str(folder))
-    return rejudge.judge_again(loaded, report.read_facts(str(folder / "facts.jsonl.gz")), sources, options(slow_s))
+    report_files.write(str(folder / "report.json"), report_files.as_text(saved))
+    report_files.write_facts(str(folder / "facts.jsonl.gz"), saved, book)
+    loaded, _ = report_files.load(str(folder))
+    return rejudge.judge_again(
+        loaded, report_files.read_facts(str(folder / "facts.jsonl.gz")), sources, options(slow_s)
+    )
 
 
 def codes(made_report: Report) -> list[str]:
-    return [finding.code for finding in report.findings(made_report)]
+    return [finding.code for finding in made_report.findings]
 
 
 def test_the_same_facts_give_the_same_report(tmp_path: Path) -> None:
     saved, book = live(SLOW)
     assert codes(saved) == ["comm.init.late_rank"]
-    assert judged_again(saved, book, tmp_path) == saved
+    assert judged_again(saved, book, tmp_path).to_json() == saved.to_json()
 
 
 def test_another_threshold_changes_the_verdict(tmp_path: Path) -> None:
     saved, book = live(SLOW)
-    assert (saved["verdict"], saved["exit_code"]) == ("warn", 0)
+    assert (saved.verdict, saved.exit_code) == ("warn", 0)
     again = judged_again(saved, book, tmp_path, slow_s="60")
-    assert (again["verdict"], codes(again), again["checks"][0]["status"]) == ("pass", [], "pass")
-    assert again["options"] == {"comm.init.slow_s": "60"}
+    assert (again.verdict, codes(again), again.checks[0].status) == ("pass", [], "pass")
+    assert again.options == {"comm.init.slow_s": "60"}
 
 
 def test_the_runs_own_settings_stand_unless_they_are_changed(tmp_path: Path) -> None:
@@ -94,16 +97,16 @@ def test_the_runs_own_settings_stand_unless_they_are_changed(tmp_path: Path) -> 
 def test_blame_is_the_same_offline(bad: dict[int, Outcome], tmp_path: Path) -> None:
     sound = {rank: facts for rank, facts in SLOW.items() if rank not in bad}
     saved, book = live(sound, bad)
-    assert saved["exit_code"] != 0
+    assert saved.exit_code != 0
     again = judged_again(saved, book, tmp_path)
-    assert list(report.findings(again)) == list(report.findings(saved))
-    assert again["exit_code"] == saved["exit_code"]
+    assert list(again.findings) == list(saved.findings)
+    assert again.exit_code == saved.exit_code
 
 
 def test_outcomes_come_back_from_the_report() -> None:
     bad = {1: Outcome("timed_out", 8.0, state="T", doing="x"), 2: Outcome("skipped", 0.5, reason="no library")}
     saved, book = live({0: SLOW[0], 3: SLOW[3]}, bad)
-    again = rejudge.outcomes_of(saved["checks"][0], book)
+    again = rejudge.outcomes_of(saved.checks[0], book)
     assert {rank: (outcome.kind, outcome.state, outcome.doing, outcome.reason) for rank, outcome in again.items()} == {
         0: ("measured", None, None, None),
         1: ("timed_out", "T", "x", None),
@@ -118,17 +121,17 @@ def test_what_is_no_checks_stays_as_it_was(tmp_path: Path) -> None:
     skipped = made.result(check="plugin.gone", skipped="needs comm.init, which failed")
     saved = made.made_report(lost, skipped)
     again = judged_again(saved, book, tmp_path)
-    assert again == saved and again["exit_code"] == 1
+    assert again.to_json() == saved.to_json() and again.exit_code == 1
 
 
 def test_another_policy_drops_the_waivers_and_severities_of_the_runs_own() -> None:
     found = made.finding(code="site.made.bad", node="node-1")
     own = Policy({"site.made.bad": "warn"}, (Waiver("site.made.bad", "2099-01-01", "ticket 7"),))
     saved = made.made_report(made.result(*own.applied([found], JOB)), on=JOB)
-    assert saved["verdict"] == "pass" and saved["checks"][0]["findings"][0]["severity_was"] == "fail"
-    again = rejudge.judge_again({**saved, "policy": own.to_json() | {"strict": False}}, FactsStore(), {}, {}, Policy())
-    assert list(report.findings(again)) == [found]
-    assert (again["verdict"], again["exit_code"], again["policy"]["waivers"]) == ("fail", 1, [])
+    assert saved.verdict == "pass" and saved.checks[0].findings[0].severity_was == "fail"
+    again = rejudge.judge_again(replace(saved, policy=own), FactsStore(), {}, {}, Policy())
+    assert list(again.findings) == [found]
+    assert (again.verdict, again.exit_code, again.policy.waivers) == ("fail", 1, ())
 
 
 DRAWN = """from preflight.check import Level, Plan, Scope, option
@@ -154,26 +157,26 @@ def drawn_again(options: Mapping[str, str], settings: Mapping[str, str], folder:
 
 def test_the_picture_is_drawn_anew(tmp_path: Path) -> None:
     again = drawn_again({}, {"plugin.drawn.least": "2"}, tmp_path)
-    assert again["checks"][0]["picture"] == ["expected 2", "token none"]
+    assert again.checks[0].picture == ["expected 2", "token none"]
 
 
 def test_a_judge_is_given_no_secret_that_the_report_left_out(tmp_path: Path) -> None:
     """And one that the user gives again is not written into the new report."""
     saved = {"plugin.drawn.token": HIDDEN}
     again = drawn_again(saved, {}, tmp_path)
-    assert again["checks"][0]["picture"] == ["expected 1", "token none"] and again["options"] == saved
+    assert again.checks[0].picture == ["expected 1", "token none"] and again.options == saved
     given = drawn_again(saved, {"plugin.drawn.token": "hunter-2-4711"}, tmp_path)
-    assert given["options"] == saved and "hunter" not in json.dumps(given)
-    assert given["checks"][0]["picture"] == ["expected 1", "token [removed]"]
+    assert given.options == saved and "hunter" not in report_files.as_text(given)
+    assert given.checks[0].picture == ["expected 1", "token [removed]"]
     assert rejudge.withheld(again, {}) == ["plugin.drawn.token"]
     assert rejudge.withheld(again, {"plugin.drawn.token": "x"}) == []
 
 
 def test_strict_stays_strict(tmp_path: Path) -> None:
     saved, book = live(SLOW)
-    saved = {**saved, "policy": {**saved["policy"], "strict": True}}
-    assert judged_again(saved, book, tmp_path)["exit_code"] == 1
-    assert judged_again(saved, book, tmp_path, slow_s="60")["exit_code"] == 0
+    saved = replace(saved, strict=True)
+    assert judged_again(saved, book, tmp_path).exit_code == 1
+    assert judged_again(saved, book, tmp_path, slow_s="60").exit_code == 0
 
 
 def test_a_check_that_is_not_here_is_a_usage_error(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_facts_that_the_check_does_not_understand_are_an_error(tmp_path: Path) -
     book.add_text("x", json.dumps(strange))
     book.note("comm.init", 1, "x")
     again = judged_again(saved, book, tmp_path)
-    (found,) = report.findings(again)
+    (found,) = again.findings
     assert (found.severity, found.code) == ("error", "comm.init.raised")
     assert found.message.startswith("judge() raised KeyError: 'total'")
-    assert (again["verdict"], again["exit_code"]) == ("error", 3)
+    assert (again.verdict, again.exit_code) == ("error", 3)

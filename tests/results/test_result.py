@@ -6,6 +6,7 @@ from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
 from preflight.planning.policy import Policy, Waiver
 from preflight.results import result
+from preflight.results.report import RankSeconds
 from preflight.results.result import Result
 from tests import made
 
@@ -71,7 +72,7 @@ def test_a_part_that_was_not_measured_is_no_pass(
     others: tuple[str, ...], skipped: str | None, status: str, why: str
 ) -> None:
     only = made.result(PART, *(made.finding(severity) for severity in others), skipped=skipped)
-    assert (only.status, only.to_json(MANY)["skipped"]) == (status, why)
+    assert (only.status, only.entry(MANY).skipped) == (status, why)
     assert result.exit_code(result.verdict([only, of()]), [only, of()], strict=True) == 1
 
 
@@ -162,34 +163,34 @@ def test_few_equal_findings_stay_as_they_are() -> None:
 def test_a_report_of_many_ranks_stays_small() -> None:
     job = made.job(*[8] * 1024)
     everybody = made.result(*(made.finding(**job.where(rank)) for rank in range(8192)))
-    (only,) = everybody.to_json(job)["findings"]
-    assert only["ranks"] == "0-8191" and len(only["nodes"]) == 1024
+    (only,) = everybody.entry(job).findings
+    assert only.ranks == "0-8191" and len(only.nodes or ()) == 1024
 
 
 # As the report shows it
 
 
 def test_findings_are_listed_worst_first() -> None:
-    listed = of("info", "warn", "fail", "error").to_json(MANY)["findings"]
-    assert [finding["severity"] for finding in listed] == ["fail", "error", "warn", "info"]
+    listed = of("info", "warn", "fail", "error").entry(MANY).findings
+    assert [finding.severity for finding in listed] == ["fail", "error", "warn", "info"]
 
 
 def test_seconds_are_the_median_and_the_slowest_ranks() -> None:
     outcomes = {rank: Outcome("measured", seconds) for rank, seconds in enumerate((1.0, 9.0, 2.0))}
-    assert made.result(outcomes=outcomes).to_json(MANY)["seconds"] == {"median": 2.0, "max": 9.0, "rank": 1}
-    assert made.result().to_json(MANY)["seconds"] == {"median": 0.0, "max": 0.0, "rank": None}
+    assert made.result(outcomes=outcomes).entry(MANY).seconds == RankSeconds(2.0, 9.0, 1)
+    assert made.result().entry(MANY).seconds == RankSeconds(0.0, 0.0, None)
 
 
 def test_only_outcomes_that_were_not_measured_are_listed() -> None:
     outcomes = {**made.measured(0, 1), 2: Outcome("skipped", reason="no library")}
-    listed = made.result(outcomes=outcomes, skipped="rank 2: no library").to_json(MANY)["outcomes"]
-    assert [(entry["ranks"], entry["kind"], entry["reason"]) for entry in listed] == [("2", "skipped", "no library")]
+    (entry,) = made.result(outcomes=outcomes, skipped="rank 2: no library").entry(MANY).outcomes
+    assert (entry.ranks, entry.outcome.kind, entry.outcome.reason) == ("2", "skipped", "no library")
 
 
 def test_equal_outcomes_of_one_node_are_one_entry() -> None:
     outcomes = {rank: Outcome("skipped", float(rank), reason="no library") for rank in range(16)}
-    listed = made.result(outcomes=outcomes).to_json(MANY)["outcomes"]
-    assert [(entry["ranks"], entry["node"], entry["seconds"]) for entry in listed] == [
+    listed = made.result(outcomes=outcomes).entry(MANY).outcomes
+    assert [(entry.ranks, entry.node, entry.outcome.seconds) for entry in listed] == [
         ("0-7", "node-0", 7.0),
         ("8-15", "node-1", 15.0),
     ]
@@ -209,7 +210,7 @@ def test_equal_outcomes_of_one_node_are_one_entry() -> None:
 )
 def test_outcomes_that_differ_stay_apart(other: Outcome) -> None:
     outcomes = {0: Outcome("skipped", reason="no library"), 1: other}
-    assert [entry["ranks"] for entry in made.result(outcomes=outcomes).to_json(MANY)["outcomes"]] == ["0", "1"]
+    assert [entry.ranks for entry in made.result(outcomes=outcomes).entry(MANY).outcomes] == ["0", "1"]
 
 
 def test_equal_findings_of_nodes_are_one() -> None:

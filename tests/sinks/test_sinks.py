@@ -17,7 +17,7 @@ import pytest
 from preflight.core.facts import FactsStore
 from preflight.history import archive
 from preflight.history.entry import entry
-from preflight.results import report as reports
+from preflight.results import report_files
 from preflight.results.report import Report
 from preflight.sinks import delivery, log_line, post, textfile
 from preflight.sinks.arguments import Sinks, shown
@@ -86,8 +86,8 @@ def test_the_report_is_sent_in_an_envelope_with_a_token_that_the_report_does_not
         send(url, token=str(tmp_path / "token"))
     ((headers, envelope),) = taken
     assert headers["Authorization"] == "Bearer s3cret-token" and "s3cret" not in json.dumps(envelope)
-    assert headers["Idempotency-Key"] == envelope["reportID"] == made()["run"]
-    assert envelope["schemaVersion"] == 1 and envelope["report"] == made() and envelope["cut"] == ""
+    assert headers["Idempotency-Key"] == envelope["reportID"] == made().run
+    assert envelope["schemaVersion"] == 1 and envelope["report"] == made().to_json() and envelope["cut"] == ""
 
 
 def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not() -> None:
@@ -269,14 +269,14 @@ def test_a_token_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> No
     for name, says in (("none", "No such file"), ("empty", "holds no token")):
         with pytest.raises((OSError, ValueError), match=f"{name}.*{says}"):
             send("http://127.0.0.1:1/", token=str(tmp_path / name))
-    assert reports.as_text(made())
+    assert report_files.as_text(made())
 
 
 def test_an_entry_that_was_made_before_the_verdict_is_not_made_again(tmp_path: Path) -> None:
     """Its figures stay, and what the last findings have made of the run is the report's."""
     path, report = str(tmp_path / "history"), made()
-    early = json.dumps({**made_entries.entry(1), "run": report["run"], "verdict": "pass"})
+    early = json.dumps({**made_entries.entry(1), "run": report.run, "verdict": "pass"})
     assert delivery.deliver(Sinks(history=path), report, FactsStore(), {}, early) == {}
     with archive.reading(path) as database:
         assert database.execute("SELECT count(*) FROM figure").fetchone() == (1,)
-        assert database.execute("SELECT verdict FROM run").fetchone() == (report["verdict"],) != ("pass",)
+        assert database.execute("SELECT verdict FROM run").fetchone() == (report.verdict,) != ("pass",)

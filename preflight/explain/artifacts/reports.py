@@ -8,7 +8,7 @@ from preflight.core import rank_ranges, words
 from preflight.core.finding import Reported
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import Cause
-from preflight.results import report
+from preflight.results import report_files
 
 WEIGHTS = {"fail": 80, "error": 60, "warn": 30}
 """By severity: a failure names a cause, and what could not be measured says where to look."""
@@ -23,9 +23,8 @@ UNREADABLE = "explain.unreadable"
 def find_candidates(path: str, causes: Mapping[str, Cause]) -> list[Candidate]:
     """The cause of each finding; a code without a cause stays as it is. Waived findings and informational ones do not
     count. Raises UsageError for a file that is not a report of preflight."""
-    with report.whole(path):
-        loaded, file = report.load(path)
-        return [candidate for finding in report.findings(loaded) for candidate in _from_finding(finding, file, causes)]
+    loaded, file = report_files.load(path)
+    return [candidate for finding in loaded.findings for candidate in _from_finding(finding, file, causes)]
 
 
 def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> Iterator[Candidate]:

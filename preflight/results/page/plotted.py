@@ -1,6 +1,6 @@
 """A plot of a report as a figure: its drawing, and the table behind it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -11,18 +11,21 @@ DRAW = {"chart": charts.draw, "strips": strips.draw, "wiring": wiring.draw}
 TABLES = {"chart": charts.table, "strips": strips.table, "wiring": wiring.table, "heatmap": heat.table}
 
 
-def figures(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All plots of these checks: (for the template, for the script). Leaves out kinds of a newer preflight."""
+def figures(
+    plots_of: Iterable[tuple[str, Sequence[Mapping[str, Any]]]],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All plots of these checks: (for the template, for the script). Leaves out kinds of a newer preflight.
+    `plots_of`: (check, its plots)."""
     shown: list[dict[str, Any]] = []
     data: list[dict[str, Any]] = []
-    for check in checks:
-        for plot in check.get("plots", ()):
+    for check, plots in plots_of:
+        for plot in plots:
             image = _image(plot, len(data))
             if image is None:
                 continue
             heads, rows = (plot["heads"], plot["rows"]) if plot["kind"] == "table" else TABLES[plot["kind"]](plot)
             shown.append(
-                {"check": check["check"], "kind": plot["kind"], "title": plot["title"], "note": _note(plot),
+                {"check": check, "kind": plot["kind"], "title": plot["title"], "note": _note(plot),
                  "image": image, "table": table(heads, rows, plot["title"]), "number": len(data)}
             )  # fmt: skip
             data.append(_for_the_script(plot))

@@ -1,19 +1,17 @@
 """Nodes by checks: how each check ended on each node; equal nodes share a row."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from preflight.core import node_names, rank_ranges
 from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.results import console
-from preflight.results.report import Report, findings_of
-from preflight.results.result import WORST_FIRST
+from preflight.results.report import STATUSES, CheckEntry, Report
 
 LETTERS = {"fail": "F", "error": "E", "warn": "W", "skip": "S", "none": "–", "pass": "P"}
 """The worst first. "none": not measured; another rank or node may be to blame."""
-ORDER = (*WORST_FIRST[:3], "skip", "none", "pass")
+ORDER = (*STATUSES[:3], "skip", "none", "pass")
 MOST_ROWS = 100
 """The most kinds of nodes in the table; the canvas has all nodes."""
 
@@ -51,17 +49,14 @@ class StatusTable:
 
 def build(report: Report) -> StatusTable:
     """The status of each check on each node, and the nodes grouped, the worst first."""
-    job = Job.from_json(report["job"])
-    checks = [
-        check for check in report["checks"] if check["status"] != "skip" or check["outcomes"] or check["findings"]
-    ]
-    places = Places(job)
+    checks = [check for check in report.checks if check.status != "skip" or check.outcomes or check.findings]
+    places = Places(report.job)
     columns = [_column(check, places) for check in checks]
-    made = StatusTable([check["check"] for check in checks], [_of_job(check) for check in checks], columns)
+    made = StatusTable([check.check for check in checks], [_of_job(check) for check in checks], columns)
     by_look: dict[tuple[str, ...], list[int]] = {}
     for number, look in enumerate(zip(*columns, strict=True)):
         by_look.setdefault(look, []).append(number)
-    names = [node.node for node in job.nodes]
+    names = [node.node for node in report.job.nodes]
     made.kinds = [
         NodeKind(nodes, look, node_names.folded(names[number] for number in nodes), min(look, key=ORDER.index))
         for look, nodes in by_look.items()
@@ -90,11 +85,11 @@ class Places:
         return found.union(*map(self.of_ranks, (*ranks, finding.ranks)))
 
 
-def _column(check: Mapping[str, Any], places: Places) -> list[str]:
+def _column(check: CheckEntry, places: Places) -> list[str]:
     column = ["pass"] * places.count
-    for outcome in check["outcomes"]:
-        if outcome["kind"] != "measured":
-            _worsen(column, places.of_ranks(outcome["ranks"]), "skip" if outcome["kind"] == "skipped" else "none")
+    for entry in check.outcomes:
+        if entry.outcome.kind != "measured":
+            _worsen(column, places.of_ranks(entry.ranks), "skip" if entry.outcome.kind == "skipped" else "none")
     for finding in (*_counting(check), *_not_measured(check)):
         _worsen(column, places.named(finding), _status(finding))
     return column
@@ -106,19 +101,19 @@ def _worsen(column: list[str], nodes: Iterable[int], status: str) -> None:
             column[number] = status
 
 
-def _counting(check: Mapping[str, Any]) -> Iterator[Reported]:
-    return (finding for finding in findings_of(check) if finding.counts and finding.severity != "info")
+def _counting(check: CheckEntry) -> Iterator[Reported]:
+    return (finding for finding in check.findings if finding.counts and finding.severity != "info")
 
 
-def _not_measured(check: Mapping[str, Any]) -> Iterator[Reported]:
-    return (finding for finding in findings_of(check) if console.is_skip(finding))
+def _not_measured(check: CheckEntry) -> Iterator[Reported]:
+    return (finding for finding in check.findings if console.is_skip(finding))
 
 
 def _status(finding: Reported) -> str:
     return "skip" if console.is_skip(finding) else finding.severity
 
 
-def _of_job(check: Mapping[str, Any]) -> str:
+def _of_job(check: CheckEntry) -> str:
     """The worst of the findings that name no node and no rank."""
     nowhere = {"node", "rank"}
     found = [*_counting(check), *_not_measured(check)]

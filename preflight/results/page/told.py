@@ -9,7 +9,8 @@ from preflight.core import node_names, rank_ranges
 from preflight.core.finding import Reported
 from preflight.results import console
 from preflight.results.page.statuses import LETTERS, Places
-from preflight.results.report import Report, bad_nodes
+from preflight.results.report import Report
+from preflight.results.report_nodes import bad_nodes
 
 WHOLE, LINES = 3, 100
 """How many findings of one code are shown in full, and how many more with one line each."""
@@ -26,11 +27,11 @@ def verdict(report: Report, found: Sequence[Reported]) -> dict[str, Any]:
     more = [rank_ranges.count(count, f"more {KINDS.get(kind, kind)}") for kind, count in rest.items()]
     names = bad_nodes(report)
     return {
-        "word": report["verdict"], "letter": LETTERS[report["verdict"]], "meaning": _sentence(console.meaning(report)),
+        "word": report.verdict, "letter": LETTERS[report.verdict], "meaning": _sentence(console.meaning(report)),
         "culprit": console.plain(console.culprit(first)) if first else "",
         "message": console.plain(first.message) if first else "",
         "fix": console.plain(first.fix) if first else "", "action": first.action if first else "",
-        "more": " and ".join(more), "bad": names, "folded": node_names.folded(names), "exit_code": report["exit_code"],
+        "more": " and ".join(more), "bad": names, "folded": node_names.folded(names), "exit_code": report.exit_code,
         "bad_json": json.dumps(names),
     }  # fmt: skip
 
@@ -42,9 +43,9 @@ def _sentence(text: str) -> str:
 def skipped(report: Report) -> list[tuple[str, str]]:
     """(checks, why), for each reason."""
     reasons: dict[str, list[str]] = {}
-    for check in report["checks"]:
-        if check["skipped"] is not None:
-            reasons.setdefault(check["skipped"], []).append(check["check"])
+    for check in report.checks:
+        if check.skipped is not None:
+            reasons.setdefault(check.skipped, []).append(check.check)
     return [(", ".join(ids), console.plain(why)) for why, ids in reasons.items()]
 
 

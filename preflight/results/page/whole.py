@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.job import Job
 from preflight.results import console
 from preflight.results.page import frame, plotted, statuses, timeline, told, waits
 from preflight.results.page.statuses import LETTERS, MOST_ROWS, Places, StatusTable
-from preflight.results.report import Report
+from preflight.results.report import CheckEntry, Report
 
 TITLES = {
     "comm": "Speed between ranks", "net": "Network", "gpu": "GPUs", "train": "Training", "data": "Data",
@@ -26,29 +25,29 @@ SMALL = 64
 def html(report: Report) -> str:
     """report.html: one file that needs no network, see docs/report.md."""
     found = sorted(console.merged(report), key=console.order)
-    places, names = Places(Job.from_json(report["job"])), [check["check"] for check in report["checks"]]
-    table, explained = statuses.build(report), report.get("explained")
-    sections, data = _sections(report["checks"])
+    places, names = Places(report.job), [check.check for check in report.checks]
+    table, explained = statuses.build(report), report.explained
+    sections, data = _sections(report.checks)
     groups = told.groups(found, places, names, from_logs=explained is not None)
     body = frame.render(
         "report.html", report=report, verdict=told.verdict(report, found), about=console.about(report),
         skipped=told.skipped(report), groups=groups, found=len(found), table=table, kinds=table.kinds[:MOST_ROWS],
         more_kinds=table.kinds[MOST_ROWS:], letters=LETTERS, canvas=places.count > SMALL, nodes=places.count,
         sections=sections, spans=_spans(report), appendix=_appendix(report),
-        waits=None if explained is None else waits.draw(report, found),
+        waits=None if explained is None else waits.draw(explained, found),
     )  # fmt: skip
-    return frame.document(f"preflight: {report['verdict']}", body, _data(report, table, data))
+    return frame.document(f"preflight: {report.verdict}", body, _data(report, table, data))
 
 
 def _data(report: Report, table: StatusTable, plots: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "nodes": [node["node"] for node in report["job"]["nodes"]], "checks": table.checks,
+        "nodes": [node.node for node in report.job.nodes], "checks": table.checks,
         "letters": table.letters(), "plots": plots,
     }  # fmt: skip
 
 
-def _sections(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    shown, data = plotted.figures(checks)
+def _sections(checks: Sequence[CheckEntry]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shown, data = plotted.figures((check.check, check.plots) for check in checks)
     family = {figure["check"]: figure["check"].partition(".")[0] for figure in shown}
     order = [*TITLES, *dict.fromkeys(name for name in family.values() if name not in TITLES)]
     sections = []
@@ -64,35 +63,35 @@ def _kind(figure: Mapping[str, Any]) -> int:
 
 def _spans(report: Report) -> dict[str, Any] | None:
     """The timeline; None for a command that measures nothing."""
-    if not any(check["seconds"]["rank"] is not None for check in report["checks"]):
+    if not any(check.seconds.rank is not None for check in report.checks):
         return None
-    heads, rows = timeline.table(report["checks"])
-    image = timeline.draw(report["checks"], report["seconds"])
+    heads, rows = timeline.table(report.checks)
+    image = timeline.draw(report.checks, report.seconds)
     return {"image": image, "table": plotted.table(heads, rows, "timeline")}
 
 
 def _appendix(report: Report) -> dict[str, Any]:
     rows = [
-        [check["status"], check["check"], f"{check['seconds']['max']:.1f}",
-         console.plain(check["skipped"] or check["summary"] or check["title"])]
-        for check in report["checks"]
+        [check.status, check.check, f"{check.seconds.max:.1f}",
+         console.plain(check.skipped or check.summary or check.title)]
+        for check in report.checks
     ]  # fmt: skip
-    unread = [(its["file"], its["why"]) for its in report.get("explained", {}).get("unread", ())]
+    unread = [(file.file, file.why) for file in report.explained.unread] if report.explained else []
     return {
         "checks": plotted.table(["status", "check", "seconds", ""], rows, "checks"),
-        "pictures": "\n".join(console.pictures(report)), "outcomes": [*_outcomes(report["checks"])][:STACKS],
-        "options": sorted(report["options"].items()), "command": " ".join(report["command"]), "unread": unread[:100],
-        "overview": "\n".join(report.get("checkpoint", {}).get("overview", ())),
+        "pictures": "\n".join(console.pictures(report)), "outcomes": [*_outcomes(report.checks)][:STACKS],
+        "options": sorted(report.options.items()), "command": " ".join(report.command), "unread": unread[:100],
+        "overview": "\n".join(report.checkpoint.overview if report.checkpoint else ()),
     }  # fmt: skip
 
 
-def _outcomes(checks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _outcomes(checks: Sequence[CheckEntry]) -> Iterator[dict[str, str]]:
     """The outcomes of ranks that neither measured nor were skipped."""
     for check in checks:
-        for outcome in check["outcomes"]:
-            if outcome["kind"] not in ("measured", "skipped"):
-                parts = (outcome.get("reason"), outcome["doing"], outcome["stack"], outcome["log_tail"])
-                text = "\n".join(filter(None, parts))
-                ranks = rank_ranges.ranks(rank_ranges.from_text(outcome["ranks"]))
-                head = f"{check['check']}, {outcome['node'] or 'no node'}, {ranks}: {outcome['kind']}"
+        for entry in check.outcomes:
+            outcome = entry.outcome
+            if not outcome.sound:
+                text = "\n".join(filter(None, (outcome.reason, outcome.doing, outcome.stack, outcome.log_tail)))
+                ranks = rank_ranges.ranks(rank_ranges.from_text(entry.ranks))
+                head = f"{check.check}, {entry.node or 'no node'}, {ranks}: {outcome.kind}"
                 yield {"head": head, "text": console.plain(text[-STACK:])}

@@ -13,7 +13,7 @@ from preflight.checks.env import launch
 from preflight.checks.env.launch import node_groups
 from preflight.core.job import Job, Node
 from preflight.planning import registry
-from preflight.results import rejudge, report
+from preflight.results import rejudge, report_files
 from tests import made
 from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
@@ -124,6 +124,6 @@ def test_what_a_rack_has_and_what_all_nodes_behind_a_switch_have_is_one_finding_
     assert (tmp_path / "bad_nodes.txt").read_text().split() == ["node-1", "node-2"]
     assert "FAIL  switch leaf-0 (2 nodes), ranks 1-2, variable NCCL_CROSS_NIC" in finished.output, finished.told()
     assert finished.left_over == [], finished.told()
-    saved, path = report.load(str(tmp_path))
-    again = rejudge.judge_again(saved, report.facts_beside(path), registry.sources(), {})
-    assert again["checks"] == saved["checks"], "preflight show --judge finds the same groups"
+    saved, path = report_files.load(str(tmp_path))
+    again = rejudge.judge_again(saved, report_files.facts_beside(path), registry.sources(), {})
+    assert again.checks == saved.checks, "preflight show --judge finds the same groups"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.check import Job, Run
+from preflight.check import Run
 from preflight.checks.gpu import nvlink
-from preflight.results import report
+from preflight.results import report_files
 from tests.checks.gpu import in_machine
 from tests.checks.gpu.in_machine import needs_machines
 from tests.faults import ELSEWHERE
@@ -51,8 +51,8 @@ def test_three_nodes_of_two_nvlink_domains(tmp_path: Path) -> None:
     nodes = [_node(tmp_path, 0, 1), _node(tmp_path, 1, 1, gone, count=7), _node(tmp_path, 2, 2)]
     finished = in_machine.run_nodes(nodes, tmp_path, *QUICK, "gpu.nvlink")
     are_told(finished, "nvlink_domains", "imex_of_two_nodes", "gpu_fewer")
-    saved, path = report.load(str(tmp_path))
-    book, job = report.facts_beside(path), Job.from_json(saved["job"])
+    saved, path = report_files.load(str(tmp_path))
+    book, job = report_files.facts_beside(path), saved.job
     known = nvlink.groups(book.of("gpu.nvlink"), Run(job, (0, 1, 2), {}, facts_of=book.of))
     both, last = ("node-0", "node-1"), ("node-2",)
     assert [(group.name.partition(" of ")[0], group.nodes) for group in known] == [

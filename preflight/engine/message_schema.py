@@ -1,14 +1,12 @@
-"""Whether a saved report fits report.schema.json: someone may have changed it, or a full disk cut it off.
+"""Whether a message fits its schema.
 
-This knows the part of JSON Schema (2020-12) that the file uses; tests compare it with the package jsonschema, which no
-run needs.
+This knows the part of JSON Schema (2020-12) that store_messages.py uses; tests compare it with the package jsonschema,
+which no run needs.
 """
 
-import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
 from typing import Any
 
 SHOWN = 40
@@ -25,21 +23,12 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-@functools.cache
-def schema() -> Schema:
-    read: Schema = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text())
-    return read
-
-
-def flaw(value: object, of: Schema | None = None) -> str:
-    """The first flaw: "checks[3].findings[0].severity is 7, expected one of fail, error, warn, info"; "" if there is
-    none. `of`: the schema of something else than a report, which may refer to definitions of the report's."""
-    return next(_flaws(value, schema() if of is None else of, ""), "")
+def flaw(value: object, of: Schema) -> str:
+    """The first flaw: "outcome.kind is 7, expected one of measured, skipped"; "" if there is none."""
+    return next(_flaws(value, of, ""), "")
 
 
 def _flaws(value: Any, of: Schema, place: str) -> Iterator[str]:
-    while "$ref" in of:
-        of = schema()["$defs"][of["$ref"].rpartition("/")[2]]
     if expected := _expected(value, of):
         text = json.dumps(value)
         shown = f"{text[:SHOWN]}{'...' * (len(text) > SHOWN)}"
@@ -58,8 +47,6 @@ def _of_members(value: Mapping[str, Any], of: Schema, place: str) -> Iterator[st
             yield f"{within}{name} is not there"
     known = of.get("properties", {})
     for name, member in value.items():
-        if "propertyNames" in of:
-            yield from _flaws(name, of["propertyNames"], f"a name in {place}")
         if name in known or "additionalProperties" in of:
             yield from _flaws(member, known.get(name, of.get("additionalProperties")), f"{within}{name}")
 
