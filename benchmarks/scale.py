@@ -47,7 +47,7 @@ def play_the_others(port: int, run_id: str) -> None:
         text = facts.to_text(facts_of(rank))
         name = facts.content_hash(text)
         store.set(f"{run_id}/facts/{name}", text)
-        outcome = Outcome("measured", 0.1, facts=name).to_json()
+        outcome = Outcome("measured", 0.1, facts_hash=name).to_json()
         index = store.add(f"{run_id}/done/1", 1)
         store.set(f"{run_id}/done/1/{index}", json.dumps({"rank": rank, "outcome": outcome}))
 

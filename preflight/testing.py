@@ -47,7 +47,7 @@ def judge(
         raise ValueError(f"rank {nowhere[0]} is on none of the nodes {', '.join(nodes or {})}")
     world = 1 + max([0, *ended, *(rank for node in listed for rank in node.ranks)])
     sys.modules[module.__name__] = module  # judging loads it by its name
-    answer = judging.judge(source, Job("env", world, backend, listed), ended, book, texts)
+    answer = judging.call_judge(source, Job("env", world, backend, listed), ended, book, texts)
     if "error" in answer or answer["summary"].startswith(judging.BROKEN_SUMMARY):
         raise AssertionError(f"{source.id}: {answer.get('error') or answer['summary']}\n{answer.get('stack', '')}")
     registry.unknown_settings(registry.describe(source, module), texts)

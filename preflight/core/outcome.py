@@ -7,7 +7,7 @@ KINDS = ("measured", "skipped", "raised", "crashed", "timed_out", "lost")
 LOG_TAIL = 64 * 1024
 """How many bytes are kept of the end of a worker's output, and of NCCL's log."""
 SLUGS = ("", "bad_facts", "not_applicable", "no_process")
-_FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts")
+_FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts_hash")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Outcome:
     """The end of NCCL's own log."""
     ras: str | None = None
     """What NCCL's RAS said; only for one rank per node."""
-    facts: str | None = None
+    facts_hash: str | None = None
     """The content hash of the facts."""
     measures_no_more: bool = False
     """The worker could not be reaped: this rank can measure nothing further."""
@@ -74,7 +74,7 @@ class Outcome:
     @staticmethod
     def from_message(message: dict[str, Any]) -> "Outcome | None":
         """The outcome that a worker sent, or None if it is not well formed: a check's own code may have damaged it."""
-        texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts")]
+        texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts_hash")]
         seconds, slug = message.get("seconds"), message.get("slug") or ""
         if message.get("kind") not in ("measured", "skipped", "raised") or slug not in SLUGS:
             return None

@@ -16,8 +16,9 @@ from preflight.engine import loading, run_findings, store_keys, store_messages
 from preflight.engine.child import LimitReached
 from preflight.engine.event_loop import SMALL_AT_ONCE, EventLoop, PollPace, StoreLog, poll_every, tell_all
 from preflight.engine.heartbeat import Heartbeats
-from preflight.engine.judge import Judge
+from preflight.engine.judge import JudgeProcess
 from preflight.engine.membership import STRANGERS, Membership
+from preflight.engine.order import StepOrder
 from preflight.engine.process_group import group_timeout
 from preflight.engine.store_messages import ForeignWriter
 from preflight.hangs import blame
@@ -45,7 +46,7 @@ class Coordinator:
     def __init__(self, loop: EventLoop, membership: Membership, job: Job, request: Request, screen: Screen) -> None:
         self.loop, self.membership, self.job, self.request = loop, membership, job, request
         self.book = FactsStore()
-        self._judge = Judge(loop, job, self.book, request.settings)
+        self._judge = JudgeProcess(loop, job, self.book, request.settings)
         self.results: list[Result] = []
         self.members = sorted(membership.present)
         self._left_out: list[Result] = []
@@ -205,7 +206,7 @@ class Coordinator:
             answer = self._judge.ask(spec, outcomes, groups_of(self.results))
             if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
                 raise LimitReached(answer.text)
-        judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
+        judged = judging.result_of(spec, outcomes, self.job, answer, self.request.policy)
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
@@ -213,26 +214,24 @@ class Coordinator:
         self._step += 1
         fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
         self._generation += fresh
-        order = {
-            "check": spec.id, "members": who, "generation": self._generation, "deadline_s": deadline_s,
-            "fresh": fresh, "level": self.request.selection.level,
-        }  # fmt: skip
+        level = self.request.selection.level
+        order = StepOrder(self._step, spec.id, tuple(who), self._generation, deadline_s, fresh, level)
         done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step), "done")
         self._done.append(done)
-        self._say("step", order={**order, "members": rank_ranges.to_text(who)})
+        self._say("step", order=order.to_json())
         slot = self.loop.slot
         assert slot is not None
         if fresh:
             slot.retire()
         if 0 in who:
-            slot.start(self._step, order)
+            slot.start(order)
         outcomes = self._gather(spec, who, done, deadline_s)
         if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
             self._ask_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
             patience_s = group_timeout(deadline_s).total_seconds()
             outcomes = {rank: outcome.cut_short_by_the_run(patience_s) for rank, outcome in outcomes.items()}
-        if 0 in outcomes and (name := outcomes[0].facts):
+        if 0 in outcomes and (name := outcomes[0].facts_hash):
             self.book.add_text(name, slot.take_facts(name))
         return dict(sorted(outcomes.items()))
 
@@ -340,7 +339,7 @@ class Coordinator:
         return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
 
     def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
-        names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}
+        names = {rank: outcome.facts_hash for rank, outcome in outcomes.items() if outcome.facts_hash}
         wanted = sorted({name for name in names.values() if name not in self.book})
         keys = [store_keys.facts(self.membership.run_id, name) for name in wanted]
         for name, key, text in zip(wanted, keys, self.loop.fetch(keys), strict=True):

@@ -20,7 +20,7 @@ MOST_RANKS, MOST_BYTES = 64, 1 << 20
 """For more ranks, or more facts that the process does not have yet, a new fork is cheaper than a message."""
 
 
-class Judge:
+class JudgeProcess:
     """Only built-in checks share a process, one after the other. A judge() that did not return what it should, is asked
     again in a fork of its own: it may have met what an earlier one has left."""
 
@@ -31,9 +31,9 @@ class Judge:
         """From how many ranks the kept process has facts, by check."""
 
     def ask(self, spec: Spec, outcomes: Mapping[int, Outcome], groups: Sequence[Group]) -> Returned | Failure:
-        """What `judging.judge` returns, or why it did not."""
+        """What `judging.call_judge` returns, or why it did not."""
         deadline_s = judging.deadline_s(len(outcomes))
-        judge = partial(judging.judge, spec.source, self._job, outcomes, self._book, self._settings, groups)
+        judge = partial(judging.call_judge, spec.source, self._job, outcomes, self._book, self._settings, groups)
         if spec.source.kind != "builtin":
             return self._loop.ask(judge, deadline_s)
         if self._kept is not None and (order := self._order(spec, outcomes, groups)) is not None:
@@ -85,7 +85,7 @@ class Judge:
             outcomes = {rank: Outcome.from_json(its) for rank, its in order["outcomes"]}
             groups = tuple(Group(group["name"], tuple(group["nodes"])) for group in order["groups"])
             source = Source(**order["source"])
-            told = judging.judge(source, self._job, outcomes, self._book, self._settings, groups)
+            told = judging.call_judge(source, self._job, outcomes, self._book, self._settings, groups)
             channel.send_all({"value": told})
 
 

@@ -16,6 +16,7 @@ from preflight.engine.child import is_alive
 from preflight.engine.event_loop import LOOK_S, EventLoop, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
 from preflight.engine.identity import LaunchIdentity, namespace
+from preflight.engine.order import StepOrder
 from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
@@ -150,19 +151,20 @@ class Participant:
             raise ForeignWriter(f"{key} holds a verdict with exit code {verdict['exit_code']} that rank 0 did not give")
         store_messages.job(verdict["job"], key)
 
-    def _begin(self, order: dict[str, Any]) -> None:
+    def _begin(self, data: Mapping[str, Any]) -> None:
         key = store_keys.now(self.run_id)
-        members = store_messages.members(order["members"], key)
-        if self.rank in members and self.loop.slot is not None and self.loop.slot.busy:
+        store_messages.members(data["members"], key)
+        order = StepOrder.from_json(self._step, data)
+        if self.rank in order.members and self.loop.slot is not None and self.loop.slot.busy:
             raise ForeignWriter(f"{key} holds step {self._step}, while this rank still measures the one before")
-        if order["fresh"] and self.loop.slot is not None:
+        if order.fresh and self.loop.slot is not None:
             self.loop.slot.retire()
-        if self.rank not in members:
+        if self.rank not in order.members:
             return
         if self.job is None:
             self._learn_the_job()
         if self.loop.slot is not None:
-            self.loop.slot.start(self._step, {**order, "members": list(members)})
+            self.loop.slot.start(order)
 
     def _learn_the_job(self) -> None:
         key = store_keys.job(self.run_id)
@@ -191,9 +193,9 @@ class Participant:
     def _report(self, slot: WorkerSlot, outcome: Outcome) -> None:
         """Sends the facts first, under their content hash, then the outcome that refers to them."""
         slot.outcome = None
-        if outcome.facts:
-            key = store_keys.facts(self.run_id, outcome.facts)
-            self.loop.request("put_once", key=key, value=slot.take_facts(outcome.facts))
+        if outcome.facts_hash:
+            key = store_keys.facts(self.run_id, outcome.facts_hash)
+            self.loop.request("put_once", key=key, value=slot.take_facts(outcome.facts_hash))
         world = self.loop.world_size
         share = max(1024, min(LOG_TAIL, LOG_SHARE // 2 // world))
         asked_for = len(self.job.node_of(self.rank).ranks) if self.job and self.rank is not None else 1

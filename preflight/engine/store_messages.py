@@ -80,7 +80,7 @@ OUTCOME = _object(
         "seconds": NUMBER, "reason": TEXT, "slug": {"enum": list(SLUGS)}, "in_collective": FLAG,
         "aborted": FLAG, "cut_short": FLAG, "own_fault": FLAG, "signal": TEXT, "state": TEXT, "doing": TEXT,
         "stack": TEXT, "log_tail": TEXT, "recorded": _list(RECORDED), "nccl_log": TEXT, "ras": TEXT,
-        "facts": HASH, "measures_no_more": FLAG,
+        "facts_hash": HASH, "measures_no_more": FLAG,
         "collective": _object(operation=TEXT, shape=TEXT, number=COUNT, inside=FLAG),
     },
     kind={"enum": list(KINDS)},

@@ -15,6 +15,7 @@ from preflight.core.secrets import Scrubber
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import limit_hit
+from preflight.engine.order import StepOrder
 from preflight.engine.process_group import GroupMaker
 from preflight.errors import BrokenCheck
 from preflight.hangs.collective_recorder import DumpFile, Recorder, prepare_environment
@@ -54,7 +55,8 @@ def serve(orders: Orders) -> Callable[[Channel, Breadcrumb], None]:
         recorder = Recorder(orders.dump_file, lambda: page.entered, _watch(orders))
         try:
             while True:
-                order = channel.wait()
+                message = channel.wait()
+                order = StepOrder.from_json(message["step"], message["order"])
                 channel.send_all(_measure(order, orders, loaded, page, recorder))
         finally:
             orders.group.close()
@@ -98,12 +100,12 @@ def _prepare_environment(orders: Orders) -> None:
 
 
 def _measure(
-    order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
+    order: StepOrder, orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
 ) -> dict[str, Any]:
     """Measures one check and returns its outcome as JSON; any exception becomes an outcome."""
     start = time.monotonic()
     page.clear()
-    recorder.begin(order["deadline_s"])
+    recorder.begin(order.deadline_s)
     try:
         answer = _call_measure(order, orders, loaded, page, recorder)
     except (facts.BadFacts, RecursionError) as error:
@@ -122,15 +124,15 @@ def _measure(
         recorder.after_an_exception((cause or error) if in_collective else None)
     finally:
         recorder.end()
-    return {**answer, "step": order["step"], "seconds": time.monotonic() - start}
+    return {**answer, "step": order.step, "seconds": time.monotonic() - start}
 
 
 def _call_measure(
-    order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
+    order: StepOrder, orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
 ) -> dict[str, Any]:
-    source = orders.sources.get(order["check"])
+    source = orders.sources.get(order.check)
     if source is None:
-        raise BrokenCheck(f"this rank's command line has no check {order['check']}: give all ranks the same --plugin")
+        raise BrokenCheck(f"this rank's command line has no check {order.check}: give all ranks the same --plugin")
     check = loaded.get(source.id)
     if check is None:
         page.doing("importing the check", {})
@@ -145,8 +147,8 @@ def _call_measure(
         return answer if skip.facts is None else {**answer, **_as_answer(skip.facts, orders)}
 
 
-def _own_path(order: Mapping[str, Any], orders: Orders) -> str:
-    source = orders.sources.get(order["check"])
+def _own_path(order: StepOrder, orders: Orders) -> str:
+    source = orders.sources.get(order.check)
     return registry.own_path(source) if source else ""
 
 
@@ -154,23 +156,23 @@ def _as_answer(measured: object, orders: Orders) -> dict[str, str]:
     text = facts.to_text(measured)  # refuses what is too large before seconds of searching it for secrets
     if (cleaned := orders.scrub.value(measured)) != measured:
         text = facts.to_text(cleaned)
-    return {"facts": facts.content_hash(text), "text": text}
+    return {"facts_hash": facts.content_hash(text), "facts": text}
 
 
-def _context(check: Check, order: dict[str, Any], orders: Orders, page: Breadcrumb, recorder: Recorder) -> Context:
-    members = tuple(order["members"])
+def _context(check: Check, order: StepOrder, orders: Orders, page: Breadcrumb, recorder: Recorder) -> Context:
+    members = order.members
 
     def make_group() -> Any:
         if orders.group.made:
-            return orders.group.again(order["deadline_s"])
+            return orders.group.again(order.deadline_s)
         with context.collective("process group", f"{len(members)} ranks"):
-            group = orders.group.make(members, orders.rank, context.device, order["deadline_s"])
+            group = orders.group.make(members, orders.rank, context.device, order.deadline_s)
         recorder.listen(members)
         return group
 
     def make_part(ranks: tuple[int, ...]) -> Any:
         with context.collective("process group", f"parts of {len(members)} ranks"):
-            return orders.group.part(tuple(members.index(rank) for rank in ranks), order["deadline_s"])
+            return orders.group.part(tuple(members.index(rank) for rank in ranks), order.deadline_s)
 
     context = Context(
         check=check.id,
@@ -179,15 +181,15 @@ def _context(check: Check, order: dict[str, Any], orders: Orders, page: Breadcru
         local_rank=orders.local_rank,
         members=members,
         environ=orders.environ,
-        deadline_s=order["deadline_s"],
+        deadline_s=order.deadline_s,
         page=page,
         make_group=make_group,
-        make_store=lambda: orders.group.store(f"step-{order['step']}", order["deadline_s"]),
+        make_store=lambda: orders.group.store(f"step-{order.step}", order.deadline_s),
         make_part=make_part,
         read_nccl_log=lambda: nccl_log(orders.run_folder, orders.rank, os.getpid(), head=HALF_LOG, tail=HALF_LOG),
         endpoint=orders.group.endpoint,
         options=check.values(orders.settings),
-        level=Level(order["level"]),
+        level=Level(order.level),
         run_folder=orders.run_folder,
     )
     return context

@@ -8,6 +8,7 @@ from typing import Any
 from preflight.core import facts
 from preflight.core.outcome import Outcome
 from preflight.engine.child import REFUSED_BEFORE, Child, end_orphans, limit_hit, wait_channel_of
+from preflight.engine.order import StepOrder
 from preflight.sdk import process_limits
 from preflight.sdk.files import settled_state_of, state_of
 
@@ -36,7 +37,7 @@ class WorkerSlot:
         self._spare = spare
         self._clean = clean
         self._generation = -1
-        self._order: dict[str, Any] = {}
+        self._deadline_s = 0.0
         self._started = 0.0
         self._last_look = 0.0
         self._stopped_since: float | None = None
@@ -46,18 +47,17 @@ class WorkerSlot:
         self.outcome: Outcome | None = None
         self.unreaped = False
 
-    def start(self, step: int, order: dict[str, Any]) -> None:
+    def start(self, order: StepOrder) -> None:
         """Sends a check to the worker; starts a new worker if the order is for a new generation."""
-        order = {**order, "step": step}
         self.outcome = None
         if self.unreaped:
             reason = "an earlier worker of this rank is in uninterruptible sleep and cannot be killed"
             self.outcome = Outcome("skipped", reason=reason, measures_no_more=True)
             return
-        if self.worker is not None and order["generation"] != self._generation:
+        if self.worker is not None and order.generation != self._generation:
             self._replace()
         if self.worker is None:
-            self._generation = order["generation"]
+            self._generation = order.generation
             try:
                 self.worker = self._new_worker(self._generation)
             except OSError as error:
@@ -68,8 +68,8 @@ class WorkerSlot:
                 )
                 return
         self.worker.forget_log()
-        self.worker.channel.send(order)
-        self._order, self._started, self.busy = order, time.monotonic(), True
+        self.worker.channel.send({"step": order.step, "order": order.to_json()})
+        self._deadline_s, self._started, self.busy = order.deadline_s, time.monotonic(), True
         self._stopped_since = None
 
     def tick(self) -> None:
@@ -86,7 +86,7 @@ class WorkerSlot:
             self._finish(self._answered(message))
         elif worker.channel.closed or worker.reap() is not None:
             self._finish(self._crashed(worker))
-        elif self._seconds() >= self._order["deadline_s"] or self._is_stopped(worker):
+        elif self._seconds() >= self._deadline_s or self._is_stopped(worker):
             self._finish(self._timed_out(worker))
 
     def _is_stopped(self, worker: Child) -> bool:
@@ -112,7 +112,7 @@ class WorkerSlot:
 
     def deadline_in(self) -> float:
         """Seconds until the running check's deadline."""
-        return self._order["deadline_s"] - self._seconds() if self.busy else float("inf")
+        return self._deadline_s - self._seconds() if self.busy else float("inf")
 
     def take_facts(self, name: str) -> str:
         return self._facts.pop(name)
@@ -134,17 +134,17 @@ class WorkerSlot:
         self.outcome = replace(outcome, measures_no_more=self.unreaped or outcome.slug == "no_process")
 
     def _answered(self, message: dict[str, Any]) -> Outcome:
-        text = message.pop("text", None)
+        text = message.pop("facts", None)
         outcome = Outcome.from_message(message)
         named = facts.content_hash(text) if isinstance(text, str) else None
-        if outcome is None or (outcome.facts or None) != named or (outcome.kind == "measured" and named is None):
+        if outcome is None or (outcome.facts_hash or None) != named or (outcome.kind == "measured" and named is None):
             broken = self._with_dump(
                 Outcome("raised", self._seconds(), reason="the check wrote to preflight's channel")
             )
             self._replace()
             return broken
         if text is not None:
-            self._facts = {str(outcome.facts): text}
+            self._facts = {str(outcome.facts_hash): text}
         return outcome if outcome.sound else self._with_dump(outcome)
 
     def _crashed(self, worker: Child) -> Outcome:

@@ -62,7 +62,7 @@ def is_judged(plan: Plan, outcomes: Mapping[int, Outcome], has_facts: bool) -> b
     return has_facts or plan.judges_failures or (bool(plan.reads) and exists)
 
 
-def judge(
+def call_judge(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
     groups: Iterable[Group] = (),
 ) -> dict[str, Any]:  # fmt: skip
@@ -93,9 +93,11 @@ def judge(
         return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
 
 
-def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
-    """The result with the findings of the engine and of the check's judge(). `answer`: what `judge` returned, in this
-    process or another."""
+def result_of(
+    spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy
+) -> Result:
+    """The result with the findings of the engine and of the check's judge(). `answer`: what `call_judge` returned, in
+    this process or another."""
     told = answer.value_or({})
     found = blame.findings(spec.id, spec.plan.scope, outcomes, job)
     if isinstance(answer, Failure):

@@ -95,7 +95,7 @@ def _waiver(data: Fields, name: str) -> dict[str, str] | None:
 
 
 def outcome(data: Fields) -> Outcome:
-    """`facts` stays empty: they stand beside the report."""
+    """`facts_hash` stays empty: facts stand beside the report."""
     collective, recorded = data.data.get("collective"), data.data.get("recorded")
     return Outcome(
         kind=data.choice("kind", KINDS),

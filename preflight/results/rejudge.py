@@ -81,8 +81,8 @@ def _again(
         check = registry.load(sources[id_])
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
-    answer = Returned(judging.judge(check.source, job, outcomes, book, settings, groups))
-    return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
+    answer = Returned(judging.call_judge(check.source, job, outcomes, book, settings, groups))
+    return judging.result_of(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 
 def outcomes_of(entry: CheckEntry, book: FactsStore) -> dict[int, Outcome]:

@@ -21,7 +21,7 @@ EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
 ALL_EXIT_CODES = (0, 1, 2, 3)
 _STARTED = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
 _CHECK_ID = re.compile(r"^[\w-]+\.[\w.-]+$")
-_NOT_OF_AN_OUTCOME = {"facts", "measures_no_more"}
+_NOT_OF_AN_OUTCOME = {"facts_hash", "measures_no_more"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ USAGE = 2
 """The exit code for a wrong command line."""
 IN_PART = "in part: "
 """How the reason of a skip begins, if all ranks have measured, but not everything."""
-_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", "facts", "measures_no_more"}
+_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", "facts_hash", "measures_no_more"}
 EQUAL_FINDINGS = 100
 """More equal findings of one check than this are merged into one, with their ranks as a range."""
 

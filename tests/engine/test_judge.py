@@ -13,7 +13,7 @@ from preflight.check import Group, Job, Level, Node, Outcome, Plan, Scope
 from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.engine.event_loop import EventLoop
-from preflight.engine.judge import Judge
+from preflight.engine.judge import JudgeProcess
 from preflight.planning.registry import Source, Spec
 from preflight.results import judging
 
@@ -29,10 +29,10 @@ def judge(source, job, outcomes, book, settings, groups):
     return {"pid": os.getpid(), "judged": [*judged], "facts": book.of(source.id), "read": book.of("a.read"),
             "kinds": [its.kind for its in outcomes.values()], "groups": [[g.name, *g.nodes] for g in groups]}
 
-judging.judge, judging.deadline_s = judge, lambda ranks: 5.0
+judging.call_judge, judging.deadline_s = judge, lambda ranks: 5.0
 ranks, deeds, checks = json.loads(sys.argv[1])
 loop, book = EventLoop(100.0), FactsStore()
-judge_process = Judge(loop, Job("env", ranks, "gloo", (Node("n", 0, (*range(ranks),)),)), book, deeds)
+judge_process = JudgeProcess(loop, Job("env", ranks, "gloo", (Node("n", 0, (*range(ranks),)),)), book, deeds)
 told = []
 for check in checks:
     for rank in range(ranks):

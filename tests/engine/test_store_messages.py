@@ -29,7 +29,7 @@ RECORDED = [{
                "stuck": False}],
 }]  # fmt: skip
 OUTCOMES = (
-    Outcome("measured", 0.25, facts=HASH),
+    Outcome("measured", 0.25, facts_hash=HASH),
     Outcome("skipped", 0.0, reason="no GPU", slug="not_applicable"),
     Outcome("raised", 0.1, reason="pids.max 40 of /job", slug="no_process", measures_no_more=True),
     Outcome("crashed", 2.0, reason="ended by SIGSEGV", signal="SIGSEGV", doing="measure", stack="...", log_tail="x"),

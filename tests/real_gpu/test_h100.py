@@ -24,7 +24,7 @@ def test_nothing_is_said_against_it(check: str) -> None:
         store.add(name, [0], facts.to_text(measured))
     job = Job("torchrun", 1, "nccl", (Node("node-0", 0, (0,), ("10.0.0.1",)),))
     outcomes = {0: Outcome("measured", 1.0)}
-    answer = judging.judge(registry.sources()[check], job, outcomes, store, {})
+    answer = judging.call_judge(registry.sources()[check], job, outcomes, store, {})
     assert "error" not in answer, answer
     assert [finding["code"] for finding in answer["findings"]] == EXPECTED.get(check, []), answer["findings"]
     assert all(finding["severity"] == "info" for finding in answer["findings"])

@@ -36,7 +36,7 @@ def test_two_ranks_of_one_node_are_sound_but_for_the_gpu_that_they_share(check: 
             store.add(name, list(from_text(ranks)), facts.to_text(values))
     outcomes = {rank: Outcome("measured", 1.0) for rank in (0, 1)}
     job = Job("env", 2, "nccl", NODES)
-    answer = judging.judge(registry.sources()[check], job, outcomes, store, {})
+    answer = judging.call_judge(registry.sources()[check], job, outcomes, store, {})
     assert "error" not in answer, answer
     assert [finding["code"] for finding in answer["findings"]] == EXPECTED.get(check, []), answer["findings"]
 

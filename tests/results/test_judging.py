@@ -31,7 +31,7 @@ def test_a_judge_that_raised_is_for_whoever_can_fix_it(source: Source, to_do: st
     answer = Returned({"error": "KeyError: 'free' (disk.py line 9)", "stack": ""})
     ended = {0: Outcome("measured")}
     spec = Spec(source, "", Plan(Scope.NODE, Level.QUICK))
-    (found,) = judging.judged(spec, ended, made.job(1), answer, Policy()).findings
+    (found,) = judging.result_of(spec, ended, made.job(1), answer, Policy()).findings
     assert found.message == "judge() raised KeyError: 'free' (disk.py line 9)"
     assert found.fix == f"A bug in the check, not a problem of the machine: {to_do}"
 
@@ -68,7 +68,7 @@ def judge(facts, run): yield BAD.warn("it is 1, expected 2", rank=0)
     book = FactsStore()
     book.add("plugin.drawing", [0], "{}")
     source = plugin_source(str(path))
-    told = judging.judge(source, made.job(1), {0: Outcome("measured")}, book, {})
+    told = judging.call_judge(source, made.job(1), {0: Outcome("measured")}, book, {})
     assert [finding["message"] for finding in told["findings"]] == ["it is 1, expected 2"]
     [table] = told["plots"]
     assert said in table["title"] and table["rows"] == []
@@ -98,5 +98,5 @@ def test_without_facts_judge_is_called_where_it_can_know_something(
 ) -> None:
     path = tmp_path / "absent.py"
     path.write_text(NO_FACTS.format(plan))
-    told = judging.judge(plugin_source(str(path)), made.job(2), outcomes, FactsStore(), {})
+    told = judging.call_judge(plugin_source(str(path)), made.job(2), outcomes, FactsStore(), {})
     assert [finding["message"] for finding in told["findings"]] == ["it is 1, expected 2"] * is_called

@@ -36,8 +36,8 @@ def live(
         book.add("comm.init", [rank], to_text(value))
     ended = {**{rank: Outcome("measured", 1.0) for rank in by_rank}, **(outcomes or {})}
     check = registry.load(SOURCES["comm.init"])
-    answer = Returned(judging.judge(check.source, JOB, ended, book, options(slow_s)))
-    judged = judging.judged(Spec(check.source, check.title, check.plan), ended, JOB, answer, Policy())
+    answer = Returned(judging.call_judge(check.source, JOB, ended, book, options(slow_s)))
+    judged = judging.result_of(Spec(check.source, check.title, check.plan), ended, JOB, answer, Policy())
     return made.made_report(judged, on=JOB, options=options(slow_s)), book
 
 

@@ -45,7 +45,7 @@ def judged(
     source = registry.sources()["comm.init"]
     store = FactsStore()
     store.add("env.launch", range(world), facts.to_text({"environ": environ or {}, "local_rank": 0}))
-    answer = judging.judge(source, Job("torchrun", world, "nccl", placed), ended, store, {})
+    answer = judging.call_judge(source, Job("torchrun", world, "nccl", placed), ended, store, {})
     assert "error" not in answer, answer
     return list(answer["findings"])
 
