@@ -3,7 +3,7 @@
 import argparse
 from typing import NoReturn
 
-from preflight import __version__
+from preflight._version import __version__
 from preflight.errors import UsageError
 
 COMMANDS = {

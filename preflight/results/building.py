@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from preflight import __version__
+from preflight._version import __version__
 from preflight.core.job import Job
 from preflight.planning.policy import Policy
 from preflight.results import already_measured, result

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from preflight import __version__
+from preflight._version import __version__
 from preflight.results.report import CheckEntry, Report
 
 MOST = 1024 * 1024
