@@ -20,6 +20,7 @@ from preflight.engine.judge import Judge
 from preflight.engine.membership import STRANGERS, Membership
 from preflight.engine.process_group import group_timeout
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.turns import Turns
 from preflight.hangs import blame
 from preflight.planning import plan, registry
 from preflight.planning.plan import Request
@@ -83,11 +84,12 @@ class Coordinator:
         self._keep_baseline(specs)
         self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
         self._screen.planned(list(self._specs))
-        for spec in self._specs.values():
+        self._turns = Turns(self._specs, self.results)
+        for spec in self._turns:
             why_not = self._why_not(spec)
             if why_not is not None:
                 self._add(Result(spec.id, spec.title, spec.plan.facts_version, skipped=why_not))
-            elif self._is_called_for(spec):
+            elif self._turns.is_called_for(spec) or self.request.selection.asks_for(spec.id):
                 result = self._check(spec)
                 if result.applies or spec.id in self.request.selection.ids:
                     self._add(result)
@@ -150,11 +152,6 @@ class Coordinator:
         culprits = need.culprits(self.job)
         return not culprits or bool(culprits & set(self.members))
 
-    def _is_called_for(self, spec: Spec) -> bool:
-        found = {result.check for result in self.results if result.status in ("fail", "warn")}
-        is_asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
-        return not spec.plan.when or is_asked_for or bool(found & set(spec.plan.when))
-
     # One check
 
     def _who(self, spec: Spec) -> list[int]:
@@ -209,7 +206,7 @@ class Coordinator:
         return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
-        deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
+        deadline_s = min(spec.deadline_s, self._turns.share_s(spec, self.loop.left - self.reserve_s))
         self._step += 1
         fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
         self._generation += fresh

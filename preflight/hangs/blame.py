@@ -72,7 +72,7 @@ def _without_ras(
         if parted:
             return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
-            return [_deadlock(check, bad, outcomes)]
+            return [_deadlock(check, bad, outcomes, job)]
         told, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
     if told and scope is Scope.WORLD and not odd and all(_was_only_late(outcomes[rank]) for rank in told):
         return [_cut_short(check, told, outcomes)]
@@ -260,7 +260,14 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
     return _reported(check, Severity.FAIL, "desync", message, set(bad), fix)
 
 
-def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
+WITHIN = {
+    "nccl": "ways between the GPUs of this node (P2P: IOMMU, ACS, driver; /dev/shm)",
+    "gloo": "node's own firewall and load",
+}
+"""Where one node has all ranks, by backend."""
+
+
+def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], job: Job) -> Reported:
     """One finding without a culprit: nothing shows which rank it is."""
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
@@ -277,11 +284,10 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     message = f"{failed}, expected all to leave it; no rank is known to be the cause"
     fix = "Check the stacks (--report DIR, in DIR/logs)."
     if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
-        fix = (
-            "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
-            "(--report DIR, in DIR/logs)."
-        )
-    return _reported(check, Severity.FAIL, kind, message, set(bad), fix)
+        nodes = {job.node_of(rank).node for rank in outcomes}
+        between = "network between the nodes (firewall, routes, MTU)" if len(nodes) > 1 else WITHIN[job.backend]
+        fix = f"Look at the {between}, then at the stacks (--report DIR, in DIR/logs)."
+    return replace(_reported(check, Severity.FAIL, kind, message, set(bad), fix), see=["net.mesh", "comm.paths"])
 
 
 def _finding(

@@ -33,6 +33,10 @@ class CheckSelection:
         words = {id_, id_.partition(".")[0]}
         return not words & set(self.skip) and (not self.only or bool(words & set(self.only)))
 
+    def asks_for(self, id_: str) -> bool:
+        """Whether the user named this check or its family: it runs also where nothing calls for it."""
+        return bool(self.only) and self.names(id_)
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -141,4 +145,9 @@ def _in_order(specs: list[Spec]) -> list[Spec]:
 
 
 def _named(plan: Plan) -> set[str]:
-    return {*plan.needs, *plan.reads, *plan.uses, *plan.when, *plan.unless}
+    return {*before(plan), *plan.when, *plan.unless}
+
+
+def before(plan: Plan) -> set[str]:
+    """Ids of checks without whose facts or verdict it cannot do."""
+    return {*plan.needs, *plan.reads, *plan.uses}

@@ -72,6 +72,11 @@ class Result:
         slugs = [outcome.slug for outcome in self.outcomes.values()]
         return bool(self.findings) or not slugs or any(slug != "not_applicable" for slug in slugs)
 
+    @property
+    def has_failed_ranks(self) -> bool:
+        """Whether a rank hung, crashed, was lost or raised."""
+        return not all(outcome.sound for outcome in self.outcomes.values())
+
     def culprits(self, job: Job) -> set[int]:
         """The ranks that its failures name, by rank or by node; empty if one of them names neither."""
         named: set[int] = set()
