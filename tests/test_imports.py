@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from preflight.planning import registry
 from tests.sizes import ROOT, product_files, relative
@@ -93,10 +93,53 @@ def offenders(files: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _texts() -> dict[str, str]:
+    return {relative(path): path.read_text() for path in product_files()}
+
+
+def in_circles(files: Mapping[str, str]) -> list[str]:
+    """The modules that import each other, straight or through others, and those between two circles. All imports count:
+    those for types only, and those within functions."""
+    texts = {_module(path): text for path, text in files.items()}
+    leads_to = {name: set(_modules(text, texts)) - {name} for name, text in texts.items()}
+    leads_from = {name: {other for other, names in leads_to.items() if name in names} for name in leads_to}
+    left = set(leads_to)
+    while outside := {name for name in left if not (leads_to[name] & left and leads_from[name] & left)}:
+        left -= outside
+    return sorted(left)
+
+
+def _module(path: str) -> str:
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if _is_in(name, "preflight") else f"preflight.{name}"
+
+
+def _modules(text: str, known: Container[str]) -> Iterator[str]:
+    """What is imported is a module, or defined in one."""
+    for name in imported(text):
+        yield from [module for module in (name, name.rpartition(".")[0]) if module in known][:1]
+
+
 def test_imports_run_one_way() -> None:
-    files = {relative(path): path.read_text() for path in product_files()}
+    files = _texts()
     assert {path.partition("/")[0] for path in files} >= {"preflight", "checks", "train_smoke"}
     assert offenders(files) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert in_circles(_texts()) == []
+
+
+def test_a_circle_is_seen() -> None:
+    files = {
+        "preflight/engine/leader.py": "if TYPE_CHECKING:\n    from preflight.engine.supervisor import Supervisor",
+        "preflight/engine/supervisor.py": "def f():\n    from preflight.engine import context",
+        "preflight/engine/context.py": "import preflight.engine.leader, preflight.core.job",
+        "preflight/core/job.py": "",
+        "preflight/cli/main.py": "from preflight.engine import supervisor",
+    }
+    assert in_circles(files) == [f"preflight.engine.{name}" for name in ("context", "leader", "supervisor")]
+    assert not in_circles({**files, "preflight/engine/context.py": "import preflight.core.job"})
 
 
 def test_a_forbidden_import_is_seen() -> None:
