@@ -227,7 +227,7 @@ class Coordinator:
         if 0 in who:
             slot.start(self._step, order)
         outcomes = self._gather(spec, who, done, deadline_s)
-        if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
+        if spec.plan.scope is Scope.WORLD and blame.needs_more_evidence(outcomes):
             self._ask_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
             patience_s = group_timeout(deadline_s).total_seconds()

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from preflight.core.facts import FactsStore
 from preflight.engine import endpoint, identity, shutdown, store, store_keys, store_seal, torch_import
-from preflight.engine.child import LimitReached, adopt_orphans, limit_hit
+from preflight.engine.child import LimitReached, limit_hit
 from preflight.engine.endpoint import Astray
 from preflight.engine.event_loop import Interrupted
 from preflight.engine.job_owner import PortInUse
@@ -22,6 +22,7 @@ from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
 from preflight.engine.store_messages import ForeignWriter
 from preflight.results import console
+from preflight.sdk import prctl
 
 ENDS_ALONE = (Interrupted, StoreLost, NoCoordinator, TorchBroken, Astray, PortInUse, LimitReached, ForeignWriter)
 """What ends a rank without rank 0's verdict, and is no fault of preflight."""
@@ -88,7 +89,7 @@ class Supervisor:
                 self.follower.say_goodbye("preflight itself failed there", "fault")
 
     def _open_store(self) -> None:
-        adopt_orphans()
+        prctl.adopt_orphans()
         if self.identity.launcher == "local":
             self.loop.store = MemoryStore()
             return

@@ -52,10 +52,10 @@ def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job
     parted = (
         desync.find_desyncs(outcomes) if scope is Scope.WORLD and any(not o.sound for o in outcomes.values()) else []
     )
-    return with_ras(_without_ras(check, scope, outcomes, job, parted), outcomes, parted)
+    return with_ras(_from_outcomes(check, scope, outcomes, job, parted), outcomes, parted)
 
 
-def _without_ras(
+def _from_outcomes(
     check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job, parted: Sequence[desync.Desync]
 ) -> list[Reported]:
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
@@ -111,7 +111,7 @@ def _told_together(
     return {rank: _told_out_of_step(bad, odd, rank) for rank in odd}, odd if len(numbers) == 1 else set()
 
 
-def is_open(outcomes: Mapping[int, Outcome]) -> bool:
+def needs_more_evidence(outcomes: Mapping[int, Outcome]) -> bool:
     """Whether ranks of a WORLD check failed without a sure sign why; the others' collectives may tell."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     return bool(bad) and not _culprits(outcomes, bad)

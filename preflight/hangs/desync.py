@@ -33,6 +33,20 @@ SMALLER = -1
 
 
 @dataclass(frozen=True)
+class Held:
+    """Ranks that did not come because they are still inside another collective."""
+
+    ranks: tuple[int, ...]
+    call: Call
+    group: str
+    """Its ranks in the job; "" for the world group."""
+
+    def describe(self) -> str:
+        """ "ranks 2-3 did not leave all_reduce of 4 float32 #3"."""
+        return f"{rank_ranges.ranks(self.ranks)} did not leave {describe_numbered(self.call, self.group)}"
+
+
+@dataclass(frozen=True)
 class Desync:
     """The first number at which the ranks of a group did not do the same and a rank waits."""
 
@@ -43,8 +57,8 @@ class Desync:
     """By rank; None for a rank that has not entered this number. Ranks about which nothing is known are left out."""
     odd: frozenset[int]
     """The minority, if more than half of the group's ranks agree; else empty."""
-    held: str = ""
-    """"ranks 2-3 did not leave ..." if the minority did not come because they are still inside another collective."""
+    held: Held | None = None
+    """Those of the minority that another collective holds: they are not odd."""
 
     @property
     def usual(self) -> Call | None:
@@ -67,9 +81,9 @@ class Desync:
     def describe_held(self) -> str:
         """ "ranks 0-1 did not leave all_reduce of 4 float32 #3, and ranks 2-7 waited inside barrier #9"."""
         usual = self.usual
-        assert usual is not None, "held ranks are held back from a call"
+        assert self.held is not None and usual is not None, "held ranks are held back from a call"
         others = rank_ranges.ranks(rank for rank, call in self.calls.items() if call)
-        return f"{self.held}, and {others} waited inside {self.describe_numbered(usual)}"
+        return f"{self.held.describe()}, and {others} waited inside {self.describe_numbered(usual)}"
 
     def _absent(self, outcome: Outcome) -> str:
         if outcome.kind == "measured":
@@ -96,13 +110,13 @@ class Desync:
 
     def is_stuck(self, rank: int, outcome: Outcome) -> bool:
         """Whether it has not come because it is stuck in an earlier call of this group that the others have left."""
-        return self.calls[rank] is None and bool(self._held(outcome))
+        return self.calls[rank] is None and bool(self._stuck_in(outcome))
 
-    def _held(self, outcome: Outcome) -> list[Call]:
+    def _stuck_in(self, outcome: Outcome) -> list[Call]:
         return [call for group, call in _waiting_in(outcome) if group == self.group]
 
     def _elsewhere(self, outcome: Outcome, there: str) -> str:
-        inside = self._held(outcome)
+        inside = self._stuck_in(outcome)
         if inside:
             return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {there}"
         if outcome.kind == "measured":
@@ -314,5 +328,5 @@ def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
     together = {(group, call["seq"], _key(call)) for group, call in busy.values()}
     group, call = next(iter(busy.values()))
     is_held = len(together) == 1 and (busy is stuck or set(busy) == set(rank_ranges.from_text(group)))
-    held = f"{rank_ranges.ranks(busy)} did not leave {describe_numbered(call, group)}" if is_held else ""
+    held = Held(tuple(busy), call, group) if is_held else None
     return replace(found, odd=found.odd - set(busy), held=held)
