@@ -69,7 +69,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, localize.doubt)
     blame = localize.find_blame(looks.facts, run, with_sides=True)
     if blame is not None:
-        yield from looks.said(_blamed(blame, run))
+        yield from looks.confirmed(_blamed(blame, run))
         yield from looks.only_once()
         yield from messages.slower_than_baseline("comm.pairs", blame, run)
 

@@ -120,7 +120,7 @@ def measure(ctx: Context) -> Facts:
                 timing = Timing(variant=variant, seconds=None, failed=NO_TIME)
             else:
                 ctx.doing(f"an all-reduce {variant}")
-                timing = _told(variant, probe.ask(variant, deadline_s=min(patience_s, left_s)))
+                timing = _timing_of(variant, probe.ask(variant, deadline_s=min(patience_s, left_s)))
             # Its process lives until the others have their times.
             if not _all_have_it(ctx, store, number, timing, 2 * patience_s) and variant != AS_IT_IS:
                 broken.add(variant)  # what is held against the job's own way has worked twice
@@ -128,7 +128,7 @@ def measure(ctx: Context) -> Facts:
     return {"bytes": SIZE, "timings": timings}
 
 
-def _told(variant: str, reply: Reply | NoReply) -> Timing:
+def _timing_of(variant: str, reply: Reply | NoReply) -> Timing:
     if isinstance(reply, NoReply):
         return Timing(variant=variant, seconds=None, failed=reply.text[:200])
     return Timing(variant=variant, seconds=reply.value, failed="")
@@ -193,8 +193,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: A
     gain = min(own) - best
     if best * FASTER * spread < min(own):
         variant = next(name for name, value in others.items() if min(own) - value >= MOST * gain)
-        told = f"{words.duration(min(own))} {AS_IT_IS}, and {words.duration(others[variant])} {variant}"
-        yield SLOW.warn(f"an all-reduce takes {told}, expected no gain", fix=_FIXES[variant])
+        durations = f"{words.duration(min(own))} {AS_IT_IS}, and {words.duration(others[variant])} {variant}"
+        yield SLOW.warn(f"an all-reduce takes {durations}, expected no gain", fix=_FIXES[variant])
 
 
 def _untried(facts: Mapping[int, Facts]) -> Iterator[Finding]:
@@ -225,8 +225,8 @@ def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
         texts = [it["failed"] for it in reading["timings"] if it["variant"] == AS_IT_IS and it["failed"]]
         if tried := [text for text in texts if text != NO_TIME]:
             why.setdefault(tried[-1], []).append(rank)
-    told = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
-    text = f"an all-reduce fails {AS_IT_IS} ({told})"
+    reasons = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
+    text = f"an all-reduce fails {AS_IT_IS} ({reasons})"
     if not others:
         return BROKEN.fail(
             f"{text}, and no variant with disabled transports worked twice; expected it to work", fix=_NO_WAY
@@ -237,7 +237,7 @@ def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     seconds = _seconds(facts)
-    told = [
+    parts = [
         f"{words.duration(min(times))} {variant}" if times else f"none {variant}" for variant, times in seconds.items()
     ]
-    return f"an all-reduce of {next(iter(facts.values()))['bytes'] // MIB} MiB: {', '.join(told)}"
+    return f"an all-reduce of {next(iter(facts.values()))['bytes'] // MIB} MiB: {', '.join(parts)}"

@@ -52,7 +52,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, _doubt)
     blame = localize.find_blame(looks.facts, run)
     if blame is not None:
-        yield from looks.said([*messages.findings(blame, run), *_together(looks.facts, run)])
+        yield from looks.confirmed([*messages.findings(blame, run), *_together(looks.facts, run)])
         yield from looks.only_once()
         yield from messages.slower_than_baseline("comm.rails", blame, run)
 

@@ -203,7 +203,7 @@ def _differing(called: str, versions: Mapping[int, str], run: Run) -> Iterator[F
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     numbers = sorted({len(reading["devices"]) for reading in facts.values()})
     of = " to ".join(dict.fromkeys((str(numbers[0]), str(numbers[-1]))))
-    told = [
+    parts = [
         f"{called} {' and '.join(sorted(set(found.values())))}" for called, found in _versions(facts).items() if found
     ]
-    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} per node", *told])
+    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} per node", *parts])

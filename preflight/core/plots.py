@@ -58,7 +58,7 @@ class Chart(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         drawn = [
-            {**its._asdict(), "points": [[short(v) for v in point] for point in its.points]} for its in self.series
+            {**line._asdict(), "points": [[short(v) for v in point] for point in line.points]} for line in self.series
         ]
         marks = [[short(x), text] for x, text in self.marks]
         return {"kind": "chart", **self._asdict(), "series": drawn, "marks": marks}
@@ -198,6 +198,6 @@ def differing(title: str, values: Mapping[str, Mapping[str, str]], called: str) 
         if len(nodes) > 1:
             odd += 1
             rare = sorted(nodes.items(), key=lambda pair: len(pair[1]))
-            rows += [(name, value or "not set", words.some(its, MOST_NODES)) for value, its in rare]
+            rows += [(name, value or "not set", words.some(on_nodes, MOST_NODES)) for value, on_nodes in rare]
     equal = f"{len(values) - odd:,} {called} are the same on all nodes."
     return Table(title, ("name", "value", "nodes"), rows, equal) if values else None

@@ -324,10 +324,10 @@ class Coordinator:
         gigabytes in a large world."""
         run_id, present = self.membership.run_id, self.membership.present
         for node in self.job.nodes:
-            here = {rank: present[rank] for rank in node.ranks if rank in present}
+            joined = {rank: present[rank] for rank in node.ranks if rank in present}
             processes = {
-                str(rank): {"pid": its.about["pid"], "nonce": its.nonce, "pids": its.about["pids"]}
-                for rank, its in here.items()
+                str(rank): {"pid": process.about["pid"], "nonce": process.nonce, "pids": process.about["pids"]}
+                for rank, process in joined.items()
             }
             self.membership.put(store_keys.processes(run_id, node.node_rank), processes)
         self.membership.put(store_keys.job(run_id), {"job": self.job.to_json()})

@@ -175,7 +175,7 @@ class Participant:
         if not {str(self.rank)} <= set(processes) <= set(map(str, node.ranks)):
             raise ForeignWriter(f"{key} holds the processes of other ranks than {rank_ranges.to_text(node.ranks)}")
         mine = namespace("pid")
-        self._pids = {int(rank): its["pid"] for rank, its in processes.items() if its["pids"] == mine}
+        self._pids = {int(rank): process["pid"] for rank, process in processes.items() if process["pids"] == mine}
         if processes[str(self.rank)]["nonce"] != self._nonce:
             self.rank = None  # another process with this rank came first
             return

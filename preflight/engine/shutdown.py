@@ -65,9 +65,9 @@ def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | Non
         _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
     descriptor = os.environ.get(VERDICT_FD, "")
     if descriptor.isdecimal():
-        told = {"exit_code": exit_code, "sentence": sentence, "report": report}
+        verdict = {"exit_code": exit_code, "sentence": sentence, "report": report}
         with contextlib.suppress(OSError), open(int(descriptor), "w", closefd=False) as file:
-            json.dump(told, file)
+            json.dump(verdict, file)
 
 
 def _write_error(path: str | None, error: dict[str, Any]) -> None:

@@ -72,11 +72,11 @@ class Desync:
 
     def describe_sides(self, outcomes: Mapping[int, Outcome]) -> str:
         """ "rank 0 inside all_reduce of 4 float32 #3, rank 1 left measure() before #3"."""
-        told: dict[str, list[int]] = {}
+        by_text: dict[str, list[int]] = {}
         for rank, call in sorted(self.calls.items()):
             words = f"inside {self.describe_numbered(call)}" if call else self._absent(outcomes[rank])
-            told.setdefault(words, []).append(rank)
-        return describe_by_rank(told)
+            by_text.setdefault(words, []).append(rank)
+        return describe_by_rank(by_text)
 
     def describe_held(self) -> str:
         """ "ranks 0-1 did not leave all_reduce of 4 float32 #3, and ranks 2-7 waited inside barrier #9"."""
@@ -126,7 +126,7 @@ class Desync:
 
 def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
     """Ranks by what they do, most first: "ranks 0-2 inside all_reduce of 4 float32 #3, rank 3 inside barrier #3"."""
-    most = sorted(ranks.items(), key=lambda told: -len(told[1]))
+    most = sorted(ranks.items(), key=lambda entry: -len(entry[1]))
     more = sum(len(listed) for _, listed in most[TOLD:])
     parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:TOLD]]
     return ", ".join([*parts, f"{rank_ranges.count(more, 'rank')} elsewhere"] if more else parts)

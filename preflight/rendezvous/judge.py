@@ -146,7 +146,8 @@ def alone(arrival: NodeArrival, host: str) -> Iterator[Finding]:
     used = tcp.used(reach["connections"])
     for connection in reach["connections"]:
         if used and tcp.is_silent(connection):
-            text = f"no connection to {host} at {reachability.told([connection])}, expected one as to {used['address']}"
+            silent = reachability.describe([connection])
+            text = f"no connection to {host} at {silent}, expected one as to {used['address']}"
             evidence = {"name": host, "usable": used["address"], "address": connection["address"]}
             yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)
     if (seconds := reach["resolved_s"]) is not None and seconds >= SLOW_S:

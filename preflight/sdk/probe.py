@@ -134,7 +134,7 @@ class Probe:
             try:
                 self.pid = os.fork()
             except OSError as error:
-                theirs.sendall(_line({"raised": _told(error), "errno": error.errno}))
+                theirs.sendall(_line({"raised": _in_words(error), "errno": error.errno}))
             if self.pid == 0:
                 _page = self._shared
                 _live(theirs, asker, self._functions, self._at_end)
@@ -213,7 +213,7 @@ def _write(page: mmap.mmap, what: str) -> None:
     page[:] = what.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
 
-def _told(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -302,4 +302,4 @@ def _answers(functions: object, name: str, arguments: list[Any]) -> Iterator[byt
             value = None
         yield _line({"value": value})
     except Exception as error:
-        yield _line({"raised": _told(error)})
+        yield _line({"raised": _in_words(error)})

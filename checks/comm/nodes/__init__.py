@@ -73,7 +73,7 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, _doubt)
-    yield from looks.said(_blamed(looks.facts, run))
+    yield from looks.confirmed(_blamed(looks.facts, run))
     yield from looks.only_once()
 
 
@@ -152,15 +152,15 @@ def _odd_twos(facts: Mapping[int, Facts], run: Run) -> Iterator[dict[int, float]
 
 def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:
     """What the slow links within a node have in common."""
-    told: set[Link] = set()
+    named: set[Link] = set()
     for rank, roles in sorted(inside.ranks.items()):
         links = [link for link in inside.slow if any(link[role] == rank for role in roles)]
         others = ranges.count(len({*sum(links, ())} - {rank}), "other rank")
         place = {**run.job.where(rank), "local_rank": localize.positions(run.job)[rank].rail}
         text = f"rank {rank} is slow with {others} on its node: {_rates(links, inside)}"
         yield SLOW_GPU.warn(text, noticed_by=tuple(sorted({*sum(links, ())} - {rank})), fix=_fix(run), **place)
-        told |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
-    yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - told), inside, run)
+        named |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
+    yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - named), inside, run)
 
 
 def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Iterator[Finding]:
@@ -168,14 +168,14 @@ def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Ite
     for a, b in slow:
         pairs[min(a, b), max(a, b)].append((a, b))
     if len(pairs) > MOST_PAIRS:
-        told = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
-        text = f"{len(pairs)} pairs of ranks are slow with each other, such as {told}: {_rates(slow, inside)}"
+        subject = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
+        text = f"{len(pairs)} pairs of ranks are slow with each other, such as {subject}: {_rates(slow, inside)}"
         yield SLOW_PAIR.warn(text, node=name, fix=_fix(run))
         return
     for (a, b), links in pairs.items():
-        told = f"ranks {a} and {b} are slow with each other"
-        told = told if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
-        text = f"{told}: {_rates(links, inside)}"
+        subject = f"ranks {a} and {b} are slow with each other"
+        subject = subject if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
+        text = f"{subject}: {_rates(links, inside)}"
         yield SLOW_PAIR.warn(text, node=name, link=f"rank {a} and rank {b}", fix=_fix(run))
 
 
@@ -200,12 +200,12 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     facts = Looks(facts, run, _doubt).facts
     odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
     busbw = _busbw(facts, run)
-    nodes = sorted(node for its in busbw.values() for node in its)
+    nodes = sorted(node for by_node in busbw.values() for node in by_node)
     places = [place for place, node in enumerate(nodes) if node in odd]
     strips = [
-        plots.Strip(f"busbw on {ranges.count(width, 'rank')}", "GB/s", [its.get(node) for node in nodes],
-                    [place for place in places if nodes[place] in its])
-        for width, its in busbw.items()
+        plots.Strip(f"busbw on {ranges.count(width, 'rank')}", "GB/s", [by_node.get(node) for node in nodes],
+                    [place for place in places if nodes[place] in by_node])
+        for width, by_node in busbw.items()
     ]  # fmt: skip
     if strips:
         yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)

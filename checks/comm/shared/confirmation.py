@@ -62,7 +62,7 @@ class Looks:
     def _all_of(self, ends: set[tuple[int, int]]) -> set[Link]:
         return {link for link in self._was.links if any((rank, role) in ends for role, rank in enumerate(link))}
 
-    def said(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+    def confirmed(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """The findings made from `facts`, each with `confirmed` in its evidence; unconfirmed ones say so."""
         if any(of.get("again") for of in self.first.values()):
             proof, why = "2 of 2", ""
@@ -90,12 +90,10 @@ class Looks:
         first, again = link_rates(self.first), self._again
         tried = [link for link in links if link in again] or links
         worst = min(tried, key=first.__getitem__)
-        told = words.some((self._ends(link) for link in links), MOST_TOLD, last=", ")
+        listed = words.some((self._ends(link) for link in links), MOST_TOLD, last=", ")
         was, now = rate(first[worst]), rate(again.get(worst, first[worst]))
-        text = (
-            f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({told}; the slowest "
-        )
-        text += f"at {was}), but not when measured again ({now}): no rank is blamed"
+        text = f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({listed}; the "
+        text += f"slowest at {was}), but not when measured again ({now}): no rank is blamed"
         hosts = words.some(dict.fromkeys(self.run.job.node_of(rank).node for rank in worst))
         return SLOW_ONCE.info(text, evidence={"hosts": hosts, "ranks": list(worst), "confirmed": "1 of 2"})
 

@@ -80,7 +80,7 @@ class Links:
     row: Row
     gbps: float
     """Rate in one direction: of a GPU's NVLinks, or of a node's HCAs."""
-    told: str
+    limit: str
     least_bytes: int
 
 
@@ -90,7 +90,7 @@ def busbw(operation: str, bytes_: int, run: Run) -> ExpectedBusbw | None:
     if links is None or bytes_ < links.least_bytes or operation not in links.row.operations:
         return None
     low, high = links.row.usual
-    source = f"{links.told}; {links.row.source}"
+    source = f"{links.limit}; {links.row.source}"
     return ExpectedBusbw(links.row.least * links.gbps, (low * links.gbps, high * links.gbps), source)
 
 

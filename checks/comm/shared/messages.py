@@ -137,8 +137,10 @@ class LinkMessages:
     def on_many(self, pairs: Sequence[tuple[int, int]]) -> Finding:
         links = [link for pair in pairs for link in self.blame.links[pair]]
         ways = dict.fromkeys(f"{self._node(a)} to {self._node(b)}" for a, b in links)
-        told = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
-        text = f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({told}) {self._rates(links)}"
+        listed = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
+        text = (
+            f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({listed}) {self._rates(links)}"
+        )
         details = self._about(links)
         return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no single node explains this", **details)
 
@@ -156,8 +158,8 @@ class LinkMessages:
         names = [self.run.job.nodes[node].node for node in side]
         used = {self._node(rank) for link in self.blame.rates for rank in link}
         group = next((group.name for group in self.run.groups if used.intersection(group.nodes) == set(names)), "")
-        told = words.some(names, 3, last=", ")
-        return f"{group} ({told})" if group else told
+        listed = words.some(names, 3, last=", ")
+        return f"{group} ({listed})" if group else listed
 
     def _found(self, code: Code, text: str, slow: Sequence[Link], others: str, **where: Any) -> Finding:
         more = self._about(slow, where.get("node"))
@@ -174,8 +176,8 @@ class LinkMessages:
 
     def _evidence(self, slow: Sequence[Link]) -> dict[str, Any]:
         worst = min(slow, key=lambda link: self.blame.rates[link])
-        told: dict[str, Any] = {"from": self._node(worst[0]), "to": self._node(worst[1]), "ranks": list(worst)}
-        return {**told, "gb_per_s": _three(self.blame.rates[worst]), "usual_gb_per_s": _three(self._usual())}
+        evidence: dict[str, Any] = {"from": self._node(worst[0]), "to": self._node(worst[1]), "ranks": list(worst)}
+        return {**evidence, "gb_per_s": _three(self.blame.rates[worst]), "usual_gb_per_s": _three(self._usual())}
 
     def _node(self, rank: int) -> str:
         return self.run.job.nodes[self.blame.places[rank].node].node

@@ -59,8 +59,8 @@ class NodeLog:
     @property
     def nvls(self) -> bool | None:
         """Whether the node uses NVLS; None if no rank's log says so."""
-        said = [line["nvls"] for line in self.lines if line["nvls"] is not None]
-        return all(said) if said else None
+        answers = [line["nvls"] for line in self.lines if line["nvls"] is not None]
+        return all(answers) if answers else None
 
     @property
     def nvls_channels(self) -> int:

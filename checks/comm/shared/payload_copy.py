@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from preflight.checks.comm.shared.payload_pattern import BLOCK_ROWS, PERIOD, bytes_at, bytes_of, pieces
 from preflight.checks.comm.shared.readings import Whose, Wrong
-from preflight.checks.comm.shared.wrong_elements import MOST, count, sample, told
+from preflight.checks.comm.shared.wrong_elements import MOST, count, sample, to_wrong
 
 if TYPE_CHECKING:
     import torch
@@ -97,8 +97,10 @@ def compare(result: "torch.Tensor", tags: Sequence[Tag], ranks: int, addressed: 
     senders = {tags[which][0] for which in wrong_in}
     position, digit = first % chunk, _word(tags[number]) >> 8 * (first % chunk % 4) & 0xFF
     expected_first = 1.0 + (digit + int(bytes_at(torch.tensor([position]))[0])) % 256
-    its = _whose(result[first:last].cpu().to(torch.float64), position, ranks, addressed)
-    return told(found, elements, result.numel(), expected_first, senders.pop() if len(senders) == 1 else None, its)
+    origin = _whose(result[first:last].cpu().to(torch.float64), position, ranks, addressed)
+    return to_wrong(
+        found, elements, result.numel(), expected_first, senders.pop() if len(senders) == 1 else None, origin
+    )
 
 
 def _wrong_chunks(result: "torch.Tensor", piece: "tuple[int, int, torch.Tensor]", chunk: int) -> set[int]:

@@ -198,7 +198,7 @@ class Sweep:
             wrong = self.wrong_among(mine, unknown["bytes"], unknown["dtype"])
             own = [float(flag and part == mine) for part in parts for flag in wrong]
             each = [flag > 0 for flag in agreed_each(self.ctx, self.group, own)]
-            more = smaller_groups.told(parts, (each[: len(wrong)], each[len(wrong) :]))
+            more = smaller_groups.tried_groups(parts, (each[: len(wrong)], each[len(wrong) :]))
             if more is None:
                 return []
             tried += more

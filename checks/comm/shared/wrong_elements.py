@@ -70,7 +70,7 @@ def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor
     return Sample(index, got, result.dtype == torch.bfloat16)
 
 
-def told(
+def to_wrong(
     found: Sample, elements: int, of: int, expected: float, sender: int | None, whose: Whose | None
 ) -> Wrong:  # fmt: skip
     """The form in the facts; `expected` is that of the first wrong element."""

@@ -228,16 +228,16 @@ def _with_other_workers(ctx: Context, facts: Facts, begun: LoaderRun, order: Ord
     facts["by_workers"] = _difference(begun, seen, seen["before"] + seen["rest"], 0)
 
 
-Told = tuple[Code, str, str, dict[str, Any]]
+Difference = tuple[Code, str, str, dict[str, Any]]
 """(code, severity, sentence, where)."""
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """One finding per code, for all ranks that have it."""
-    found: dict[str, dict[int, Told]] = {}
+    found: dict[str, dict[int, Difference]] = {}
     for rank in sorted(facts):
-        for told in _told(facts[rank]):
-            found.setdefault(told[0].meaning, {})[rank] = told
+        for difference in _differences(facts[rank]):
+            found.setdefault(difference[0].meaning, {})[rank] = difference
     for of_ranks in found.values():
         rank, (code, severity, text, where) = next(iter(of_ranks.items()))
         if len(of_ranks) < len(facts):
@@ -257,7 +257,7 @@ def _unknown(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         )
 
 
-def _told(own: Facts) -> Iterator[Told]:
+def _differences(own: Facts) -> Iterator[Difference]:
     if own["mistake"]:
         where = {key: own["mistake"][key] for key in ("file", "line") if own["mistake"].get(key)}
         yield REFUSED, "fail", f"{own['mistake']['text']} ({_how(own)} after {_batches(own['stopped'])})", where
@@ -265,7 +265,7 @@ def _told(own: Facts) -> Iterator[Told]:
         yield from _resumed(own)
 
 
-def _resumed(own: Facts) -> Iterator[Told]:
+def _resumed(own: Facts) -> Iterator[Difference]:
     first, stopped = own["first"], own["stopped"]
     if not own["holder"]:
         if own["skipped"] or first:
@@ -344,7 +344,7 @@ def _of_next(own: Facts, difference: ResumeDifference) -> str:
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001 -- the engine's signature
     """ "stopped after 3 batches and resumed by skipping: the same 9 batches, and the next epoch"."""
     own = facts[min(facts)]
-    if any(next(_told(other), None) and next(_told(other))[1] != "info" for other in facts.values()):
+    if any(next(_differences(other), None) and next(_differences(other))[1] != "info" for other in facts.values()):
         return "wrong, see its findings"
     if not all(other["known"] for other in facts.values()):
         return "unknown: its content is random, and nothing comes twice"

@@ -81,9 +81,9 @@ def _read(
         reading, ids = read(loader, name, code, each)
         readings.append(reading)
         length, whole = reading["length"], [at for at, epoch in enumerate(reading["epochs"]) if epoch["whole"]]
-        for number, its in zip(whole, ids, strict=False):
+        for number, epoch_ids in zip(whole, ids, strict=False):
             epoch = reading["epochs"][number]
-            mine[name, number] = Whole(its, length or 0, epoch["dropped"], epoch["order"])
+            mine[name, number] = Whole(epoch_ids, length or 0, epoch["dropped"], epoch["order"])
     slower_s = budget.seconds + budget.patience_s  # how much slower another rank may be
     return readings, together(ctx, mine, data_parallel, slower_s, budget.end_s)
 
@@ -153,7 +153,7 @@ class _One:
                 reading["subset"] = len(self.subset)
             reading["drop_last"] = sampler_chain.drops_last(loader, samplers)
             reading["parted"] = sampler_chain.parted(loader, samplers)
-            reading.update(sampler_chain.said(samplers))  # type: ignore[typeddict-item]
+            reading.update(sampler_chain.settings(samplers))  # type: ignore[typeddict-item]
             if not samplers:
                 reading["shuffle"] = sampler_chain.shuffles(dataset)
 

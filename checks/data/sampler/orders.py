@@ -32,7 +32,9 @@ def orders(loader: Loader) -> Iterator[Finding]:
     }
     samples = sum(first[rank]["samples"] for rank in shuffled)
     same = [
-        rank for rank, its in shuffled.items() if its and (first[rank]["samples"] >= FEWEST or all(shuffled.values()))
+        rank
+        for rank, is_shuffled in shuffled.items()
+        if is_shuffled and (first[rank]["samples"] >= FEWEST or all(shuffled.values()))
     ]
     if not same or samples < FEWEST or loader.is_for_evaluation or is_sequential(loader):
         return

@@ -274,9 +274,9 @@ def _recovery(health: Health) -> Iterator[Told]:
     """Requested recoveries, except a reset that a memory finding already asks for."""
     action = health["recovery_action"] or 0
     if action and not (action in BY_RESET and _uncorrected(health)):
-        wanted, fix, told = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
+        wanted, fix, remedy = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
         why = f": {repair}" if (repair := _repair(health)) else ""
-        yield partial(RECOVERY.fail, fix=fix, action=told), f"the driver asks for {wanted}, expected none{why}"
+        yield partial(RECOVERY.fail, fix=fix, action=remedy), f"the driver asks for {wanted}, expected none{why}"
 
 
 def _inforom(health: Health) -> Iterator[Told]:
@@ -322,8 +322,8 @@ def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: 
         strangers = [pid for pid, holder in others.items() if not processes.belongs_to_the_machine(holder)]
         for say, pids in ((PROCESS.warn, strangers), (PROCESS.info, [pid for pid in others if pid not in strangers])):
             if pids:
-                told = [processes.told(pid, others[pid], held[pid]) for pid in pids]
-                text = f"in use before the job starts: {words.some(told, LISTED)}; expected no process"
+                holders = [processes.describe(pid, others[pid], held[pid]) for pid in pids]
+                text = f"in use before the job starts: {words.some(holders, LISTED)}; expected no process"
                 yield say(text, evidence={"pids": ",".join(map(str, pids))}, **card.where)
         if not strangers and None not in held.values():
             yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])

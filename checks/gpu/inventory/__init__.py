@@ -166,17 +166,17 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     if not everyone:
         return "no NVIDIA GPU"
     models = vote(enumerate(card.name for card in everyone)).ranks_of
-    told = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
+    by_model = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
     drivers = sorted({system["driver"] or "?" for measured in facts.values() if (system := measured["seen"]["system"])})
     nodes = by_node(facts, run).values()
     there = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
     of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
-    return f"{told}{of}; driver {', '.join(drivers)}"
+    return f"{by_model}{of}; driver {', '.join(drivers)}"
 
 
-def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
+def _counts(facts: Mapping[int, Facts], run: Run, named: set[str]) -> Iterator[Finding]:
     """Compares how many GPUs each node's ranks see together. A GPU that does not answer is counted, and reported
-    elsewhere. `told`: nodes whose missing GPUs are already named."""
+    elsewhere. `named`: nodes whose missing GPUs are already named."""
     of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
     for rank, measured in facts.items():
         troubles = [trouble for trouble in measured["look"]["troubles"] if trouble["kind"] != PERMISSION]
@@ -189,7 +189,7 @@ def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Fi
     for place, count in votes.odd():
         text = f"{ranges.count(count, 'GPU')}, expected {votes.usual} as on {votes.share('node')}"
         say = COUNT.fail if count < votes.usual else COUNT.warn
-        if nodes[place] not in told:
+        if nodes[place] not in named:
             yield say(text, node=nodes[place])
     if not votes.unanimous and not votes.decided:
         sides = ", ".join(f"{count} on {nodes[places[0]]}" for count, places in votes.ranks_of.items())

@@ -66,7 +66,9 @@ def findings(nodes: Nodes, run: Run) -> Iterator[Finding]:
         allowed = SURE + 8 * BIT_ERROR_RATE * (rose.get("rx bytes", 0) + rose.get("tx bytes", 0))
         if sum(errors.values()) > allowed:
             where = {"node": run.job.node_of(rank).node, "interface": reading["interface"]}
-            yield DAMAGED.warn(f"{reading['interface']} counted {_told(errors)} in this check, expected none", **where)
+            yield DAMAGED.warn(
+                f"{reading['interface']} counted {_describe(errors)} in this check, expected none", **where
+            )
     yield from _checksums(nodes, run)
 
 
@@ -77,14 +79,14 @@ def _checksums(nodes: Nodes, run: Run) -> Iterator[Finding]:
              for rank, reading in nodes.items()}  # fmt: skip
     bad = {rank: counts for rank, counts in wrong.items() if sum(counts.values()) >= SURE}
     if bad:
-        shown = (f"{run.job.node_of(rank).node}: {_told(counts)}" for rank, counts in bad.items())
-        told = words.some(shown, 3, "; ", "; ")
+        shown = (f"{run.job.node_of(rank).node}: {_describe(counts)}" for rank, counts in bad.items())
+        listed = words.some(shown, 3, "; ", "; ")
         first = min(bad)
         node = run.job.node_of(first).node if len(bad) == 1 and len(nodes) > 2 else None
         evidence = {"interface": nodes[first]["interface"]}
-        text = f"packets with wrong checksums arrived in this check ({told}), expected none"
+        text = f"packets with wrong checksums arrived in this check ({listed}), expected none"
         yield CHECKSUM.warn(text, node=node, noticed_by=tuple(bad), evidence=evidence)
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _describe(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -255,10 +255,10 @@ def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _driver(log: KernelLog, node: str) -> Iterator[Finding]:
-    told = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
+    named = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
     for event in _of(log, "fallen", "init"):
-        if event["device"] not in told:
-            told.add(event["device"])
+        if event["device"] not in named:
+            named.add(event["device"])
             what = "has lost" if event["kind"] == "fallen" else "could not initialize"
             text = f"the driver {what} the GPU, {_when(event)}; expected never"
             yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)

@@ -161,16 +161,16 @@ def _shared_cpus(ctx: Context) -> float | None:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    told = set()
+    named = set()
     for rank, measured in facts.items():
         node = run.job.node_of(rank)
         for judged in (_memlock, _nofile, _tasks, _shm, _memory, _cpus, _full_disks, _ulimits):
             for finding in judged(measured, node, run):
-                told.add((rank, finding.code))
+                named.add((rank, finding.code))
                 yield finding
     yield from kernel_limits.findings({rank: each["kernel"] for rank, each in facts.items() if "kernel" in each}, run)
     for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is already reported
-        if (rank := less.rank, code := COMPARED[less.name]) not in told:
+        if (rank := less.rank, code := COMPARED[less.name]) not in named:
             yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)
 
 

@@ -200,7 +200,7 @@ def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
     for rank, failed in closed.items():
         assert failed
         code = CLOSED.get(failed["error"], BROKEN)
-        place = f" ({mounts.told(here[rank]['mount'])})" if code is BROKEN else ""
+        place = f" ({mounts.describe(here[rank]['mount'])})" if code is BROKEN else ""
         sorts[code][rank] = f"{path} cannot be opened: {failed['text']}{place}; expected a folder"
     for code, texts in sorts.items():
         yield from _each(code.fail, texts, len(here), path, run)
@@ -209,7 +209,7 @@ def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
 def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
     stuck = ", and the process that asked cannot be killed (state D)" if hang["stuck"] else ""
     waited = f"{hang['call']} in {path} did not return within {hang['seconds']:.0f} s{stuck}"
-    return f"{waited}; expected milliseconds from {mounts.told(mount)}"
+    return f"{waited}; expected milliseconds from {mounts.describe(mount)}"
 
 
 def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
@@ -221,7 +221,7 @@ def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator
         if failed and not sameness.is_denied(view) and not sameness.is_sealed(view):
             full = INODES_LEFT if view["inodes"] == 0 else SPACE
             code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
-            text = f"{failed['call']} in {path} failed with {failed['text']} ({mounts.told(view['mount'])})"
+            text = f"{failed['call']} in {path} failed with {failed['text']} ({mounts.describe(view['mount'])})"
             must = code is BROKEN or path in run[WRITTEN] or sameness.sort(view["mount"]) in wrote
             expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
             sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
@@ -232,11 +232,9 @@ def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator
 def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """A data set that no node may write to is fine. A node that may not, while its peers may, is a fault."""
     if path in run[WRITTEN]:
+        expected = "expected the job's user to have write access"
         for code, ranks, why in _barred(here):
-            texts = {
-                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected the job's user to have write access"
-                for rank in ranks
-            }
+            texts = {rank: f"{path} {why} ({mounts.describe(here[rank]['mount'])}), {expected}" for rank in ranks}
             yield from _each(code.fail, texts, len(here), path, run)
         return
     if any(map(sameness.is_denied, here.values())) and not any(
@@ -266,7 +264,7 @@ def _differing_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
     most = f"expected to write to it, as on {len(written):,} of {ranges.count(len(peers), 'node')}"
     for code, ranks, why in barred:
         for rank in ranks:
-            text = f"{path} {why} ({mounts.told(peers[rank]['mount'])}), {most}"
+            text = f"{path} {why} ({mounts.describe(peers[rank]['mount'])}), {most}"
             yield (code.fail if code is READ_ONLY else code.warn)(text, node=run.job.node_of(rank).node, file=path)
 
 
@@ -316,18 +314,20 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
     most, nodes = groups[0], sum(map(len, groups))
     within = f"within {one_file.RETRIES_S:g} s"
     if 2 * len(most) > nodes:
-        there = mounts.told(here[most[0]]["mount"])
+        there = mounts.describe(here[most[0]]["mount"])
         for rank in (rank for group in groups[1:] for rank in group):
             text = f"{path} is not what the other nodes have: none of their files was seen {within}"
             expected = f"expected {there} as on {len(most):,} of {ranges.count(nodes, 'node')}"
-            place = mounts.told(here[rank]["mount"])
+            place = mounts.describe(here[rank]["mount"])
             yield NOT_SHARED.fail(f"{text} (it is {place}), {expected}", node=run.job.node_of(rank).node, file=path)
     elif len(most) > 1:
         sides = words.some((sameness.names(run, group) for group in groups), last=", ")
         text = f"{path} has {len(groups):,} different contents: {sides} each see their own files; expected one"
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(text, file=path)
     elif must or sameness.should_be_shared(here):
-        text = f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.told(here[most[0]]['mount'])}"
+        text = (
+            f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.describe(here[most[0]]['mount'])}"
+        )
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(f"{text} on {run.job.node_of(most[0]).node}), "
                                                              "expected one file seen by all", file=path)  # fmt: skip
     elif sameness.all_wrote(here):
@@ -345,11 +345,11 @@ def _differing_mounts(
         ranks = votes.ranks_of[mounts.kind(usual)]
         most = f"{len(ranks):,} of {ranges.count(votes.voters, 'node')}" if 2 * len(ranks) > votes.voters else ""
         others = most or f"{sameness.names(run, ranks)}, where it is only read"
-        text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {others}"
+        text = f"{path} is on {mounts.describe(known[rank])}, expected {mounts.describe(usual)}, as on {others}"
         say = DIFFERENT_MOUNT.fail if lost else DIFFERENT_MOUNT.warn
         yield say(text, node=run.job.node_of(rank).node, file=path)
     if not odd and sameness.undecided(votes, known, written=written):
-        sides = sameness.told_apart({rank: mounts.told(mount) for rank, mount in known.items()}, run)
+        sides = sameness.told_apart({rank: mounts.describe(mount) for rank, mount in known.items()}, run)
         yield DIFFERENT_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
 
 
@@ -357,7 +357,7 @@ def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
     """One export name may mean different servers: an old one, or another site's."""
     votes = sameness.vote_of_sizes(here)
     for rank, size in votes.odd():
-        text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
+        text = f"{path} has {size:,} MiB in all ({mounts.describe(here[rank]['mount'])})"
         expected = f"expected about {votes.usual:,} MiB, as on {votes.share('node')}"
         yield DIFFERENT_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
     if not votes.unanimous and not votes.decided:
@@ -375,7 +375,7 @@ def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
         middle = sorted(best.values())[len(best) // 2]
         slow = [rank for rank, took in best.items() if len(best) > 2 and took > max(floor, run[SLOW_FACTOR] * middle)]
         for rank in slow:
-            text = f"{what} in {path} takes {best[rank]:,.0f} ms at best ({mounts.told(here[rank]['mount'])})"
+            text = f"{what} in {path} takes {best[rank]:,.0f} ms at best ({mounts.describe(here[rank]['mount'])})"
             expected = f"expected about {middle:.2g} ms as on most nodes"
             yield SLOW.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
         if middle > STANDSTILL_MS:
@@ -391,10 +391,10 @@ def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
-    told = []
+    parts = []
     for path, here in _by_path(facts).items():
         kinds = "/".join(sorted({view["mount"]["type"] for view in here.values() if view["mount"]}))
         syncs = [view["fsync_ms"][0] for view in here.values() if view["fsync_ms"]]
         speed = f"fsync {min(syncs):.2g}-{max(syncs):.2g} ms" if syncs else "not written to"
-        told.append(f"{path} ({kinds or '?'}) {speed}")
-    return f"{ranges.count(sum(bool(measured['paths']) for measured in facts.values()), 'node')}: {', '.join(told)}"
+        parts.append(f"{path} ({kinds or '?'}) {speed}")
+    return f"{ranges.count(sum(bool(measured['paths']) for measured in facts.values()), 'node')}: {', '.join(parts)}"

@@ -29,7 +29,7 @@ def _seen(rank: int, view: PathFacts, wrote: set[int], looked_for: set[int]) -> 
     """The writers whose files a rank has; None if it does not know, and the others do not know about its file."""
     if view["hang"] is not None or set(view["seen"].values()) - {"yes", "no"}:
         return None
-    saw = {int(writer) for writer, told in view["seen"].items() if told == "yes"} | ({rank} & wrote)
+    saw = {int(writer) for writer, answer in view["seen"].items() if answer == "yes"} | ({rank} & wrote)
     return saw if view["seen"] or saw & looked_for else None
 
 
