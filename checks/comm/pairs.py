@@ -25,11 +25,12 @@ from preflight.check import (
     Skip,
     plots,
     ranges,
+    words,
 )
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import Blame
-from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Facts
 
 
@@ -93,7 +94,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     partners = len(meetings.rounds_between(nodes))
     each = f", each with {partners} others" if partners < nodes - 1 else ""
     met = f"{ranges.count(len(blame.rates), 'link')} between {ranges.count(nodes, 'node')}{each}"
-    return f"{met}, {size}: {rate(blame.usual)} median, {rate(min(blame.rates.values()))} at least"
+    return (
+        f"{met}, {size}: {words.rate_of_gb(blame.usual)} median, {words.rate_of_gb(min(blame.rates.values()))} at least"
+    )
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:

@@ -225,7 +225,7 @@ def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
         texts = [it["failed"] for it in reading["timings"] if it["variant"] == AS_IT_IS and it["failed"]]
         if tried := [text for text in texts if text != NO_TIME]:
             why.setdefault(tried[-1], []).append(rank)
-    reasons = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
+    reasons = words.clauses([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2)
     text = f"an all-reduce fails {AS_IT_IS} ({reasons})"
     if not others:
         return BROKEN.fail(

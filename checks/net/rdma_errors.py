@@ -158,7 +158,7 @@ def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) ->
     """A port that resends is the victim of a loss anywhere on the way: it is named only if it is the only one."""
     worst = sorted(resent, key=lambda use: -sum(rise.after - rise.before for rise in resent[use]))
     listed = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst]
-    shown = words.some(listed, 3, "; ", "; ")
+    shown = words.clauses(listed, 3)
     text = f"{len(resent)} of {ranges.count(of, 'port')} resent packets during the run ({shown})"
     names = {run.job.node_of(use.rank).node for use in worst}
     device = worst[0].hca["name"]

@@ -11,13 +11,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
+from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges, words
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link
-from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, confirmation)
@@ -89,8 +89,8 @@ def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     finer = {node for node, inside in links.items() if inside.slow and not inside.is_whole}
     for node, value in slow.items():
         if node not in finer:
-            text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
-            text += f", expected about {rate(usual[node])} like the other nodes"
+            text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {words.rate_of_gb(value)}"
+            text += f", expected about {words.rate_of_gb(usual[node])} like the other nodes"
             yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
     yield from _differing(facts, finer, run)
     for node, inside in links.items():
@@ -137,7 +137,7 @@ def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> 
     """Names both nodes, unless a finding about a part of one explains it (`finer`)."""
     for nodes in _odd_twos(facts, run):
         if not nodes.keys() & set(finer):
-            sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
+            sides = [f"{words.rate_of_gb(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
             yield SLOWER_OF_TWO.warn(
                 f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same"
             )
@@ -180,8 +180,8 @@ def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Ite
 
 
 def _rates(links: Sequence[Link], inside: Inside) -> str:
-    low, high = (rate(end(inside.rates[link] for link in links)) for end in (min, max))
-    usual = rate(statistics.median(inside.usual[link] for link in links))
+    low, high = (words.rate_of_gb(end(inside.rates[link] for link in links)) for end in (min, max))
+    usual = words.rate_of_gb(statistics.median(inside.usual[link] for link in links))
     return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} like other such pairs"
 
 
@@ -192,7 +192,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return "no node was timed"
     size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = ranges.count(len(values), "node")
-    return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} median, {rate(min(values))} at least"
+    median, least = words.rate_of_gb(statistics.median(values)), words.rate_of_gb(min(values))
+    return f"{nodes} alone, {size}: busbw {median} median, {least} at least"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

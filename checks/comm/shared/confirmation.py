@@ -11,7 +11,6 @@ from functools import cached_property
 
 from preflight.check import Action, Code, Finding, Run, ranges, words
 from preflight.checks.comm.shared.localize import Link, link_rates
-from preflight.checks.comm.shared.readings import rate
 from preflight.checks.comm.shared.transfers import Doubt, Doubting, Facts
 
 SLOW_ONCE = Code(
@@ -91,7 +90,7 @@ class Looks:
         tried = [link for link in links if link in again] or links
         worst = min(tried, key=first.__getitem__)
         listed = words.some((self._ends(link) for link in links), MOST_TOLD, last=", ")
-        was, now = rate(first[worst]), rate(again.get(worst, first[worst]))
+        was, now = words.rate_of_gb(first[worst]), words.rate_of_gb(again.get(worst, first[worst]))
         text = f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({listed}; the "
         text += f"slowest at {was}), but not when measured again ({now}): no rank is blamed"
         hosts = words.some(dict.fromkeys(self.run.job.node_of(rank).node for rank in worst))

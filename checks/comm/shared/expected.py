@@ -144,7 +144,7 @@ def _rdma_gbps(node: NodeLog) -> float:
     if set(node.between) != {"NET/IB/GDRDMA"}:
         return 0.0
     names = [node.hcas[card] for card in _cards(node) if card < len(node.hcas)]
-    rates = [_rate(node, name) for name in names]
+    rates = [_gbps(node, name) for name in names]
     if not rates or not all(rates) or len(names) < len(_cards(node)):
         return 0.0
     return sum(rates) / 8
@@ -154,7 +154,7 @@ def _cards(node: NodeLog) -> Sequence[int]:
     return sorted({card for line in node.lines for card in line["cards"]})
 
 
-def _rate(node: NodeLog, name: str) -> float:
+def _gbps(node: NodeLog, name: str) -> float:
     """Gb/s of "mlx5_0:1/IB"; 0 for an Ethernet virtual function, which reports the rate of its shared card."""
     device, _, port = name.partition("/")[0].partition(":")
     for hca in (node.rdma or {"hcas": []})["hcas"]:

@@ -15,7 +15,6 @@ from preflight.checks.comm.shared.readings import (
     Whose,
     largest,
     nominal,
-    rate,
     slowest,
 )
 from preflight.checks.comm.shared.wrong_again import WrongResults
@@ -296,7 +295,8 @@ def _below_expected(operation: Operation, facts: Mapping[int, Facts], run: Run) 
     least, why = _least_expected(operation, size, run)
     _, busbw = operation.bandwidths(size, times["fp32", size], len(facts))
     if busbw < least:
-        text = f"{nominal(size)} fp32: busbw {rate(busbw)}, expected at least {rate(least)} ({why})"
+        expected = f"expected at least {words.rate_of_gb(least)} ({why})"
+        text = f"{nominal(size)} fp32: busbw {words.rate_of_gb(busbw)}, {expected}"
         yield BELOW_EXPECTED.warn(text)
 
 
@@ -308,7 +308,7 @@ def _least_expected(operation: Operation, size: int, run: Run) -> tuple[float, s
     if usual is None:
         return 0.0, ""
     low, high = usual.usual
-    return usual.least, f"usual are {rate(low)} to {rate(high)}: {usual.source}"
+    return usual.least, f"usual are {words.rate_of_gb(low)} to {words.rate_of_gb(high)}: {usual.source}"
 
 
 def _slower_than_baseline(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -323,8 +323,10 @@ def _slower_than_baseline(operation: Operation, facts: Mapping[int, Facts], run:
     size = largest(both, dtype)
     _, busbw = operation.bandwidths(size, now[dtype, size], len(facts))
     _, before = operation.bandwidths(size, then[dtype, size], len(facts))
-    least = f"expected at least {rate(share * before)} ({share:g} of the baseline's {rate(before)})"
-    yield SLOWER_THAN_BASELINE.warn(f"{nominal(size)} {dtype}: busbw {rate(busbw)}, {least}")
+    least = (
+        f"expected at least {words.rate_of_gb(share * before)} ({share:g} of the baseline's {words.rate_of_gb(before)})"
+    )
+    yield SLOWER_THAN_BASELINE.warn(f"{nominal(size)} {dtype}: busbw {words.rate_of_gb(busbw)}, {least}")
 
 
 def record(reading: Facts, job: Job, *, operation: str) -> Iterator[Figure]:
@@ -349,10 +351,10 @@ def summarize(facts: Mapping[int, Facts], _run: Run, *, operation: str) -> str:
     if len(facts) == 1:
         return f"right up to {nominal(size)}; 1 rank has no bandwidth"
     algbw, busbw = bandwidths(size, times["fp32", size], len(facts))
-    parts = [f"{nominal(size)}: algbw {rate(algbw)}, busbw {rate(busbw)}"]
+    parts = [f"{nominal(size)}: algbw {words.rate_of_gb(algbw)}, busbw {words.rate_of_gb(busbw)}"]
     if other:
         at = "" if other == size else f"{nominal(other)} "
-        parts.append(f"bf16 {at}{rate(bandwidths(other, times['bf16', other], len(facts))[1])}")
+        parts.append(f"bf16 {at}{words.rate_of_gb(bandwidths(other, times['bf16', other], len(facts))[1])}")
     if delays := [reading["latency"] for reading in facts.values() if reading["latency"]]:
         p50, p99 = max(delay["p50_s"] for delay in delays), max(delay["p99_s"] for delay in delays)
         parts.append(f"{nominal(delays[0]['bytes'])} in {words.duration(p50)} (p99 {words.duration(p99)})")

@@ -9,7 +9,6 @@ from typing import Any
 from preflight.check import Action, Code, Finding, Run, ranges, words
 from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
-from preflight.checks.comm.shared.readings import rate
 from preflight.sdk.pairs import Wording
 
 MOST_PAIRS = 5
@@ -204,14 +203,14 @@ class LinkMessages:
     def _rates(self, links: Iterable[Link]) -> str:
         """ "at 0.31 GB/s", or for several links the slowest and the fastest."""
         values = sorted(self.blame.rates[link] for link in links)
-        low, high = rate(values[0]), rate(values[-1])
+        low, high = words.rate_of_gb(values[0]), words.rate_of_gb(values[-1])
         return f"at {low}" if low == high else f"at {low} to {high}"
 
     def _usual(self) -> float:
         return statistics.median(self.good) if self.good else self.blame.usual
 
     def _expected(self, which: str) -> str:
-        return f"expected about {rate(self._usual())}, as {which}"
+        return f"expected about {words.rate_of_gb(self._usual())}, as {which}"
 
 
 def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
@@ -221,8 +220,8 @@ def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding
     shares = [now[link] / baseline[link] for link in now if link in baseline]
     if shares and statistics.median(shares) * factor < 1:
         usual, before = statistics.median(now.values()), statistics.median(baseline.values())
-        text = f"links have a median of {rate(usual)}, {statistics.median(shares):.0%} of the baseline's"
-        yield SLOWER_THAN_BASELINE.warn(f"{text}; expected about {rate(before)}")
+        text = f"links have a median of {words.rate_of_gb(usual)}, {statistics.median(shares):.0%} of the baseline's"
+        yield SLOWER_THAN_BASELINE.warn(f"{text}; expected about {words.rate_of_gb(before)}")
 
 
 def _three(value: float) -> float:

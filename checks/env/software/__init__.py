@@ -215,11 +215,7 @@ def _sides(votes: Vote[str], run: Run) -> str:
     for value, ranks in votes.ranks_of.items():
         others = f" and {ranges.count(len(ranks) - 1, 'other')}" if len(ranks) > 1 else ""
         sides.append(f"{value} on {_node(ranks[0], run)}{others}")
-    return _listed(sides)
-
-
-def _listed(differences: list[str]) -> str:
-    return words.some(differences, TOLD, "; ", "; ")
+    return words.clauses(sides, TOLD)
 
 
 def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -236,12 +232,13 @@ def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
         if not votes.decided:
             split.append(f"{name} is {_sides(votes, run)}")
     for rank, differences in odd.items():
-        text = f"{ranges.count(len(differences), 'package')} different from most nodes: {_listed(differences)}"
+        text = (
+            f"{ranges.count(len(differences), 'package')} different from most nodes: {words.clauses(differences, TOLD)}"
+        )
         yield PACKAGES.warn(text, node=_node(rank, run), evidence={"packages": differences[:IN_EVIDENCE]})
     if split:
-        text = (
-            f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: {_listed(split)}"
-        )
+        text = f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: "
+        text += words.clauses(split, TOLD)
         yield PACKAGES.warn(text, evidence={"packages": split[:IN_EVIDENCE]})
 
 
@@ -345,5 +342,5 @@ def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[...
     sources = [name for name in names if name.endswith(source_files.SOURCES) and name not in generated]
     computes = any(not name.endswith(source_files.SCRIPTS) for name in sources)
     harmless = own["folder"] != usual["folder"] or (listed and not computes)
-    differences = f"; different: {_listed(names)}" if listed else ""
+    differences = f"; different: {words.clauses(names, TOLD)}" if listed else ""
     return SOURCES.warn if harmless else SOURCES.fail, differences

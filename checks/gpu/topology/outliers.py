@@ -139,13 +139,15 @@ def no_p2p(everyone: list[GpuPair]) -> tuple[list[DifferingPairs], list[tuple[st
             expected = f"expected it: NCCL uses it between GPUs that are {word} apart"
             found += [(pair, STATUSES[CHIPSET], expected) for pair in wanted]
         elif not votes.decided:
-            sides = ", ".join(f"{answer} {_some(alike, works)}" for works, answer in ((True, "works"), (False, "not")))
+            sides = ", ".join(
+                f"{answer} {_first_pair(alike, works)}" for works, answer in ((True, "works"), (False, "not"))
+            )
             nodes = {pair.layout.node for pair in alike}
             ties.append((min(nodes) if len(nodes) == 1 else None, f"P2P between GPUs that are {word} apart: {sides}"))
     return _by_node(found, everyone), ties
 
 
-def _some(alike: list[GpuPair], works: bool) -> str:
+def _first_pair(alike: list[GpuPair], works: bool) -> str:
     first, *others = [pair for pair in alike if pair.works == works]
     labels = first.layout.labels
     more = f" and {ranges.count(len(others), 'other pair')}" if others else ""

@@ -351,7 +351,8 @@ def _speed(world: World) -> Iterator[Finding]:
     for rank, speed in votes.odd():
         choice, usual = world.left[rank], votes.usual
         if speed and usual and speed < usual:
-            text = f"{choice} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
+            most = f"{words.link_rate(usual)} as on {votes.share('node')}"
+            text = f"{choice} runs at {words.link_rate(speed)}, expected {most}"
             is_felt = world.backend == "gloo" or not world.uses_rdma(rank)
             found = SPEED.warn if is_felt else SPEED.info
             yield found(text, **world.details([rank], world.at(rank)))

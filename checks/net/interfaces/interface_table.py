@@ -223,10 +223,6 @@ def _network(text: str) -> str:
     return str(ipaddress.ip_network(text, strict=False))
 
 
-def rate(mbps: int) -> str:
-    return f"{mbps / 1000:,g} Gb/s" if mbps >= 1000 else f"{mbps} Mb/s"
-
-
 # Nothing to listen on
 
 

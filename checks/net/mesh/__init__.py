@@ -333,7 +333,7 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
     if len(having) == 1:
         return f"the MTU of their interfaces is {next(iter(having)) or 'unknown'}"
     sides = (f"{mtu or 'unknown'} on {words.some(names, 3)}" for mtu, names in having.items())
-    return f"MTU {words.some(sides, 3, '; ', '; ')}"
+    return f"MTU {words.clauses(sides, 3)}"
 
 
 def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:

@@ -80,7 +80,7 @@ def _checksums(nodes: Nodes, run: Run) -> Iterator[Finding]:
     bad = {rank: counts for rank, counts in wrong.items() if sum(counts.values()) >= SURE}
     if bad:
         shown = (f"{run.job.node_of(rank).node}: {_describe(counts)}" for rank, counts in bad.items())
-        listed = words.some(shown, 3, "; ", "; ")
+        listed = words.clauses(shown, 3)
         first = min(bad)
         node = run.job.node_of(first).node if len(bad) == 1 and len(nodes) > 2 else None
         evidence = {"interface": nodes[first]["interface"]}
