@@ -5,7 +5,8 @@ torch (level standard and above) also compares CUDA's count. Judges the GPUs tha
 under a cgroup these are not all of the node's, and the summary says so.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from preflight.check import (
@@ -26,7 +27,6 @@ from preflight.check import (
     vote,
 )
 from preflight.checks.gpu.inventory import modes
-from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, compare_cards, device_of, looked_at
 from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
@@ -115,7 +115,7 @@ def measure(ctx: Context) -> Facts:
     torch = session.ask(ctx, "torch", None) if seen["gpus"] and nvml_survey.torch_has_cuda() else None
     known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
     count = seen["system"]["count"] if seen["system"] else 0
-    visible, names_none = chosen([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
+    visible, names_none = shown_by_cuda([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
     facts: Facts = {
         "seen": seen,
         "look": {**look, "troubles": session.troubles if seen["system"] or seen["pci"] else []},
@@ -129,6 +129,28 @@ def measure(ctx: Context) -> Facts:
         "torch": torch,
     }
     return nvml_survey.complete(ctx, facts)
+
+
+def shown_by_cuda(everyone: Sequence[str], wanted: str | None) -> tuple[list[str], str]:
+    """How CUDA reads CUDA_VISIBLE_DEVICES: (UUIDs of the devices that it shows, in its order; the first entry that
+    matches none, or "").
+
+    Entries are indices or (prefixes of) UUIDs; the list ends at the first entry that matches no device; a MIG UUID is
+    taken as it is (CUDA C++ programming guide, environment variables).
+    """
+    if wanted is None:
+        return list(everyone), ""
+    found: list[str] = []
+    for word in (word.strip() for word in wanted.split(",")):
+        if word.startswith("MIG-"):
+            found.append(word)
+        elif re.fullmatch("[0-9]{1,9}", word) and int(word) < len(everyone):
+            found.append(everyone[int(word)])
+        elif word.startswith("GPU-") and (match := next((uuid for uuid in everyone if uuid.startswith(word)), None)):
+            found.append(match)
+        else:
+            return found, word
+    return found, ""
 
 
 @milder_elsewhere

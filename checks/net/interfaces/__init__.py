@@ -19,7 +19,6 @@ from preflight.checks.net.interfaces.interface_table import (
     Facts,
     InterfaceTrouble,
     World,
-    rate,
     why_none,
 )
 from preflight.checks.net.shared import links
@@ -198,7 +197,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     of = f" on {ranges.count(len(choices_), 'node')}" if len(facts) > 1 else f" ({choices_[0].address})"
     parts = [f"{world.called} takes {words.some(names, 3)}{of}"]
     parts += [f"MTU {' or '.join(map(str, mtus[:3]))}"] if mtus else []
-    parts += [" or ".join(map(rate, speeds[:3]))] if speeds else []
+    parts += [" or ".join(map(words.link_rate, speeds[:3]))] if speeds else []
     return ", ".join(parts)
 
 

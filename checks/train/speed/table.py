@@ -56,7 +56,7 @@ def _samples_per_s(facts: AllFacts, samples_per_s: float, *, unit: bool = True) 
 def _between_nodes(facts: AllFacts, run: Run, name: str) -> Iterator[str]:
     """Where most of a step is spent on it."""
     most, nodes = figures.most_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
-    rate = figures.exchange_samples_per_s(facts, name) if name.startswith("ddp") else 0.0
+    rate = figures.exchange_rate(facts, name) if name.startswith("ddp") else 0.0
     if most and len(nodes) > 1 and rate and most["exposed"] >= MOST_OF_STEP * most["step"]:
         links = slow_links.compared(facts, run)
         by_pairs = f"two of them exchange {slow_links.span(links.rates.values())}" if links else ""
