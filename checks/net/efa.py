@@ -90,8 +90,14 @@ def measure(ctx: Context, root: str = "") -> Facts:
     """`root`: where tests have a tree with /sys."""
     devices = [name for name in hca.names(root) if hca.vendor(name, root) == AMAZON]
     facts: Facts = {
-        "devices": devices, "seen": None, "silent": "", "error": "", "libfabric": "", "plugin": "", "path": ""
-    }  # fmt: skip
+        "devices": devices,
+        "seen": None,
+        "silent": "",
+        "error": "",
+        "libfabric": "",
+        "plugin": "",
+        "path": "",
+    }
     if not devices:
         raise NotApplicable("there is no EFA device in /sys/class/infiniband", facts)
     environ = {name: ctx.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN")}

@@ -86,9 +86,7 @@ def is_everywhere(host: str) -> bool:
 def _look(host: str, port: int) -> dict[str, Any]:
     _, targets, _ = tcp.resolve(host, port)
     is_own = _is_own(targets)
-    return {
-        "addresses": [*targets], "is_own": is_own, "comes_back": None if is_own else _comes_back(targets, port)
-    }  # fmt: skip
+    return {"addresses": [*targets], "is_own": is_own, "comes_back": None if is_own else _comes_back(targets, port)}
 
 
 def _is_own(targets: dict[str, tcp.Target]) -> bool:

@@ -70,9 +70,11 @@ class Judge:
             return None
         self._has |= {name: len(self._book.ranks(name)) for name in lacks}
         return {
-            "source": vars(spec.source), "outcomes": [[rank, outcome.to_json()] for rank, outcome in outcomes.items()],
-            "groups": [vars(group) for group in groups], "facts": facts,
-        }  # fmt: skip
+            "source": vars(spec.source),
+            "outcomes": [[rank, outcome.to_json()] for rank, outcome in outcomes.items()],
+            "groups": [vars(group) for group in groups],
+            "facts": facts,
+        }
 
     def _serve(self, first: "partial[dict[str, Any]]", channel: Channel, _page: Breadcrumb) -> None:
         """In the process: judges the check that it was forked for, and then what it is sent."""

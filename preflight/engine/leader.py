@@ -184,11 +184,18 @@ class Leader:
         """Publishes what all ranks need to end. `living` and as many processes as `strangers` are waited for; `attempt`
         separates a restart's farewells from the first ones; a restart of the same `command` repeats the verdict."""
         verdict = {
-            "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.context.nonce,
-            "job": job.to_json(), "living": living, "strangers": len(self.membership.strangers),
-            "exit_code": exit_code, "sentence": sentence, "command": self.task.command,
+            "event": "verdict",
+            "step": 0,
+            "run": self.membership.run_id,
+            "attempt": self.context.nonce,
+            "job": job.to_json(),
+            "living": living,
+            "strangers": len(self.membership.strangers),
+            "exit_code": exit_code,
+            "sentence": sentence,
+            "command": self.task.command,
             "proof": self.membership.proof(exit_code),
-        }  # fmt: skip
+        }
         shutdown.publish(self.loop, verdict, self.identity.call)
         return verdict
 

@@ -198,10 +198,13 @@ class Participant:
         share = max(1024, min(LOG_TAIL, LOG_SHARE // 2 // world))
         asked_for = len(self.job.node_of(self.rank).ranks) if self.job and self.rank is not None else 1
         outcome = replace(
-            outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share],
-            nccl_log=(outcome.nccl_log or "")[-share:], ras=(outcome.ras or "")[: share * asked_for],
+            outcome,
+            log_tail=(outcome.log_tail or "")[-share:],
+            stack=(outcome.stack or "")[:share],
+            nccl_log=(outcome.nccl_log or "")[-share:],
+            ras=(outcome.ras or "")[: share * asked_for],
             recorded=within_share(outcome.recorded, world),
-        )  # fmt: skip
+        )
         entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
         self.loop.request("append", key=store_keys.done(self.run_id, self._step), value=entry)
 

@@ -41,9 +41,13 @@ def run_result(findings: list[Reported]) -> Result:
 def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping[str, Any] | None = None) -> Reported:
     assert slug in RUN_SLUGS
     return Reported(
-        severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix,
+        severity=severity,
+        code=f"{RUN}.{slug}",
+        message=message,
+        where=dict(where or {}),
+        fix=fix,
         action=engine_action(severity, slug),
-    )  # fmt: skip
+    )
 
 
 def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
@@ -159,9 +163,17 @@ def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Re
     who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
     text = f"{who} on this node and this one both call themselves rank {here.rank} of {here.world_size}; {why}"
     fix = f"End the other one (ps -fp {others[0]}), or give each process its own RANK."
-    return run_finding("fail", "launch", f"{text}; expected every rank once", fix, {
-        "node": here.node_name, "rank": here.rank, "variable": "RANK",
-    })  # fmt: skip
+    return run_finding(
+        "fail",
+        "launch",
+        f"{text}; expected every rank once",
+        fix,
+        {
+            "node": here.node_name,
+            "rank": here.rank,
+            "variable": "RANK",
+        },
+    )
 
 
 def interrupted(how: str) -> Reported:

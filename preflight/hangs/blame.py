@@ -341,6 +341,10 @@ def waits_at(stack: str) -> str:
 def _reported(check: str, severity: Severity, slug: str, text: str, victims: set[int], fix: str) -> Reported:
     noticed_by, fix = rank_ranges.to_text(victims), fix.replace("{check}", check)
     return Reported(
-        severity=severity, code=f"{check}.{slug}", message=text, noticed_by=noticed_by, fix=fix,
+        severity=severity,
+        code=f"{check}.{slug}",
+        message=text,
+        noticed_by=noticed_by,
+        fix=fix,
         action=engine_action(severity, slug),
-    )  # fmt: skip
+    )

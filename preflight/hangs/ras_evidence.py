@@ -47,9 +47,7 @@ def with_ras(
     return [replace(first, evidence={**first.evidence, "ras": sentence}), *found[1:]]
 
 
-def _is_comparable(
-    view: _View, named: set[int], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync]
-) -> bool:  # fmt: skip
+def _is_comparable(view: _View, named: set[int], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync]) -> bool:
     """Whether RAS must know the ranks that blame names. Where torch has recorded nothing, blame may only know who has
     not ended, and RAS who is behind."""
     if desyncs:

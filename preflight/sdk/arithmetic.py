@@ -49,9 +49,18 @@ class DeviceKind(TypedDict):
 def unknown(device: torch.device) -> DeviceKind:
     """For a device that does not report its kind."""
     return DeviceKind(
-        type=device.type, name="unknown", capability="", units=0, driver=None, torch=str(torch.__version__), cuda=None,
-        cudnn=None, blas=None, threads=torch.get_num_threads(), settings=[],
-    )  # fmt: skip
+        type=device.type,
+        name="unknown",
+        capability="",
+        units=0,
+        driver=None,
+        torch=str(torch.__version__),
+        cuda=None,
+        cudnn=None,
+        blas=None,
+        threads=torch.get_num_threads(),
+        settings=[],
+    )
 
 
 def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:

@@ -204,10 +204,14 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     nodes = sorted(node for by_node in busbw.values() for node in by_node)
     places = [place for place, node in enumerate(nodes) if node in odd]
     strips = [
-        plots.Strip(f"busbw on {ranges.count(width, 'rank')}", "GB/s", [by_node.get(node) for node in nodes],
-                    [place for place in places if nodes[place] in by_node])
+        plots.Strip(
+            f"busbw on {ranges.count(width, 'rank')}",
+            "GB/s",
+            [by_node.get(node) for node in nodes],
+            [place for place in places if nodes[place] in by_node],
+        )
         for width, by_node in busbw.items()
-    ]  # fmt: skip
+    ]
     if strips:
         yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)
 

@@ -155,7 +155,7 @@ def _receivers(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], 
 
 def _ends(
     operation: Operation, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run
-) -> Iterator[tuple[Finding, Collection[int]]]:  # fmt: skip
+) -> Iterator[tuple[Finding, Collection[int]]]:
     """(finding, the ranks whose results it is based on). If each receiver gets different data, that others got theirs
     right clears no rank: only one that fails with several others is named. For a pair, the node that both are on."""
     sources = {rank: _sources(operation, sizes) for rank, sizes in wrong.items()}

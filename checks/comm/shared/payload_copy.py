@@ -31,9 +31,7 @@ def fill(values: "torch.Tensor", tags: Sequence[Tag]) -> None:
         values[start:stop].copy_(right)
 
 
-def expected(
-    elements: int, tags: Sequence[Tag], device: "torch.device"
-) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
+def expected(elements: int, tags: Sequence[Tag], device: "torch.device") -> Iterator[tuple[int, int, "torch.Tensor"]]:
     """(start, end, int16 values) of these chunks, piece by piece."""
     import torch
 
@@ -47,9 +45,7 @@ def expected(
             yield from _laid(values, first * chunk, piece.start, chunk)
 
 
-def _laid(
-    values: "torch.Tensor", base: int, start: int, chunk: int
-) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
+def _laid(values: "torch.Tensor", base: int, start: int, chunk: int) -> Iterator[tuple[int, int, "torch.Tensor"]]:
     """Places rows: whole chunks are contiguous, parts of chunks are not."""
     if values.shape[1] == chunk:
         yield base, base + values.numel(), values.view(-1)

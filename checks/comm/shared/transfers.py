@@ -125,9 +125,15 @@ class _Way:
 
 
 def measure(
-    ctx: Context, part: Sequence[int], steps: Sequence[Step], budget_s: float, doubt: Doubting, *,
-    reduces: bool = True, with_each_other: bool = False,
-) -> Facts:  # fmt: skip
+    ctx: Context,
+    part: Sequence[int],
+    steps: Sequence[Step],
+    budget_s: float,
+    doubt: Doubting,
+    *,
+    reduces: bool = True,
+    with_each_other: bool = False,
+) -> Facts:
     """`part`: this rank and those it all-reduces with, if it `reduces`. Takes about `budget_s` if links are slow, much
     less on sound ones; as long again if the facts of all ranks are in `doubt`. Even a very slow link gets the minimum:
     three passes of 256 KiB. `with_each_other`: see meetings.steps_again."""

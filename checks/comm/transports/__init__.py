@@ -196,9 +196,12 @@ def _findings_of(
         for node in of[:1] if everywhere else of:
             where = {} if everywhere else {"node": node.name}
             yield code.warn(
-                text, fix=cause.fix if cause else None, variable=cause.variable if cause else None,
-                evidence=node.evidence, **where,
-            )  # fmt: skip
+                text,
+                fix=cause.fix if cause else None,
+                variable=cause.variable if cause else None,
+                evidence=node.evidence,
+                **where,
+            )
 
 
 def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

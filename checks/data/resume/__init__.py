@@ -144,9 +144,18 @@ def _measured(ctx: Context, code: str, folder: str) -> Facts:
     stops = ctx[BATCHES]
     states = [os.path.join(folder, name) for name in ("first", "second")]
     order = Order(
-        code=code, rank=ctx.group_rank, world=len(ctx.members), local_rank=ctx.local_rank, loads="",
-        skips=0, stops=stops, saves=states[0], workers=None, samples=ctx[SAMPLES], seconds=ctx[SECONDS],
-    )  # fmt: skip
+        code=code,
+        rank=ctx.group_rank,
+        world=len(ctx.members),
+        local_rank=ctx.local_rank,
+        loads="",
+        skips=0,
+        stops=stops,
+        saves=states[0],
+        workers=None,
+        samples=ctx[SAMPLES],
+        seconds=ctx[SECONDS],
+    )
     begun = _run(ctx, order)
     if why := begun["left_out"] or (begun["mistake"] or {}).get("text", ""):
         raise Skip(f"the loader cannot be read by one rank alone: {why}")
@@ -179,13 +188,25 @@ def _compared(begun: LoaderRun, resumed: LoaderRun, stops: int) -> Facts:
     skipped = [] if begun["holder"] else got[:stops]
     known = set(_flat(begun["before"] + begun["rest"]))
     return Facts(
-        name=begun["name"], loader=begun["loader"], holder=begun["holder"], by_index=begun["by_index"],
-        workers=begun["workers"], other_workers=None, stopped=stops, rest=len(begun["rest"]), whole=begun["whole"],
+        name=begun["name"],
+        loader=begun["loader"],
+        holder=begun["holder"],
+        by_index=begun["by_index"],
+        workers=begun["workers"],
+        other_workers=None,
+        stopped=stops,
+        rest=len(begun["rest"]),
+        whole=begun["whole"],
         skipped=None if begun["holder"] else compare([], _flat(begun["before"]), _flat(skipped)),
-        first=_difference(begun, resumed, got[len(skipped) :], 0), next=_next(begun, resumed), second=None,
-        second_next=None, by_workers=None, mistake=resumed["mistake"], workers_mistake="",
+        first=_difference(begun, resumed, got[len(skipped) :], 0),
+        next=_next(begun, resumed),
+        second=None,
+        second_next=None,
+        by_workers=None,
+        mistake=resumed["mistake"],
+        workers_mistake="",
         known=not got or any(id_ in known for id_ in _flat(got)),
-    )  # fmt: skip
+    )
 
 
 def _flat(batches: Sequence[Sequence[Id]]) -> list[Id]:

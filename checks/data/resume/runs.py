@@ -91,9 +91,20 @@ def as_they_are(batch: Any) -> Any:
 def run(order: Order) -> LoaderRun:
     """Runs in the separate process."""
     seen = LoaderRun(
-        name="", loader="", holder="", by_index=False, workers=0, streams=False, before=[], rest=[], next=[],
-        whole=False, next_whole=False, left_out="", mistake=None,
-    )  # fmt: skip
+        name="",
+        loader="",
+        holder="",
+        by_index=False,
+        workers=0,
+        streams=False,
+        before=[],
+        rest=[],
+        next=[],
+        whole=False,
+        next_whole=False,
+        left_out="",
+        mistake=None,
+    )
     code = UserCode.parse(order["code"])
     _as_a_new_process(order)
     try:

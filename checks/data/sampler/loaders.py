@@ -54,9 +54,15 @@ def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | Non
     """The facts about the loaders that the user's function returned, including what it printed and wrote."""
     readings, compared = _read(ctx, called.loaders, called.function, budget, data_parallel)
     return Facts(
-        given=True, function=str(called.function), mistake=called.mistake, readings=readings, together=compared,
-        printed=called.printed, lines=called.lines, written=called.written,
-    )  # fmt: skip
+        given=True,
+        function=str(called.function),
+        mistake=called.mistake,
+        readings=readings,
+        together=compared,
+        printed=called.printed,
+        lines=called.lines,
+        written=called.written,
+    )
 
 
 def torchs_own(ctx: Context, budget: Budget) -> Facts:
@@ -269,11 +275,30 @@ def _unread(loader: Any, name: str, known_by: Literal["index", "content"]) -> Re
 
     workers = sampler_chain.linked(loader, "num_workers")
     return Reading(
-        name=name, known_by=known_by, loader=type(loader).__name__, sampler="", by_design="", file=None, line=None,
-        dataset="", length=None, batches=None, drop_last=None, workers=workers if isinstance(workers, int) else 0,
-        num_replicas=None, replica=None, seed=None, shuffle=None, set_epoch=[], epochs=[], loaded=[], seconds=0.0,
-        content={}, machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}", mistake=None,
-    )  # fmt: skip
+        name=name,
+        known_by=known_by,
+        loader=type(loader).__name__,
+        sampler="",
+        by_design="",
+        file=None,
+        line=None,
+        dataset="",
+        length=None,
+        batches=None,
+        drop_last=None,
+        workers=workers if isinstance(workers, int) else 0,
+        num_replicas=None,
+        replica=None,
+        seed=None,
+        shuffle=None,
+        set_epoch=[],
+        epochs=[],
+        loaded=[],
+        seconds=0.0,
+        content={},
+        machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        mistake=None,
+    )
 
 
 def _length(thing: Any) -> int | None:

@@ -98,9 +98,15 @@ def _entry(data: bytes, start: int, before: bytes, digest_size: int, version: in
         raise UnknownIndex(UNKNOWN_FORMAT)
     after = end + 1 if version == 4 else end + 8 - (end - start) % 8
     found = IndexEntry(
-        os.fsdecode(name), blob, mode, seconds * 10**9 + nanoseconds, m_seconds * 10**9 + m_nanoseconds, inode, size,
+        os.fsdecode(name),
+        blob,
+        mode,
+        seconds * 10**9 + nanoseconds,
+        m_seconds * 10**9 + m_nanoseconds,
+        inode,
+        size,
         bool(more & SKIP_WORKTREE),
-    )  # fmt: skip
+    )
     return found, name, after
 
 

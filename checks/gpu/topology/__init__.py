@@ -167,11 +167,12 @@ def _findings_of(
             first = cells[0]
             pair = known.get((differing.layout.node, first))
             evidence = {
-                "pairs": len(cells), "near": differing.layout.near[first[0]][first[1]],
+                "pairs": len(cells),
+                "near": differing.layout.near[first[0]][first[1]],
                 "buses": [differing.layout.cards[place].bus for place in first],
                 "serials": [differing.layout.cards[place].serial for place in first],
                 **({"forth": pair.forth, "back": pair.back} if pair else {}),
-            }  # fmt: skip
+            }
             message = text.format(between=between, text=differing.text, expected=differing.expected)
             yield say(message, evidence=evidence, **where)
 

@@ -30,7 +30,7 @@ from preflight.check import (
     option,
     ranges,
     words,
-)  # fmt: skip
+)
 from preflight.checks.net.mesh import counters, losses, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen

@@ -287,9 +287,15 @@ def stand_aside(store: "Store", number: int) -> None:
 
 
 def hold(
-    store: "Store", ranks: Sequence[int], rank: int, server: socket.socket, interface: str, ends_s: float,
-    doing: Callable[[str], None], names: Sequence[str],
-) -> Meeting:  # fmt: skip
+    store: "Store",
+    ranks: Sequence[int],
+    rank: int,
+    server: socket.socket,
+    interface: str,
+    ends_s: float,
+    doing: Callable[[str], None],
+    names: Sequence[str],
+) -> Meeting:
     """Runs this node's part of the meeting of `ranks`, one per node, with their nodes' `names`. Closes `server`. The
     store has one thread: the more nodes, the less often each polls it."""
     number, nodes = ranks.index(rank), len(ranks)
@@ -302,8 +308,10 @@ def hold(
 def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
     """Results by the partner's rank, without fields that were not measured."""
     rounded = {ranks[partner]: vars(result) for partner, result in sorted(tried.items())}
-    return {str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
-            for rank, result in rounded.items()}  # fmt: skip
+    return {
+        str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
+        for rank, result in rounded.items()
+    }
 
 
 def _rounded(value: object) -> object:

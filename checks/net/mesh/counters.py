@@ -75,8 +75,10 @@ def findings(nodes: Nodes, run: Run) -> Iterator[Finding]:
 def _checksums(nodes: Nodes, run: Run) -> Iterator[Finding]:
     """Whoever counts them is the victim of anything on the way: named only where it is the only one of several."""
     names = [f"{protocol} {counter}" for _, protocol, counter in CHECKSUMS]
-    wrong = {rank: {name: reading["rose"][name] for name in names if name in reading.get("rose", {})}
-             for rank, reading in nodes.items()}  # fmt: skip
+    wrong = {
+        rank: {name: reading["rose"][name] for name in names if name in reading.get("rose", {})}
+        for rank, reading in nodes.items()
+    }
     bad = {rank: counts for rank, counts in wrong.items() if sum(counts.values()) >= SURE}
     if bad:
         shown = (f"{run.job.node_of(rank).node}: {_describe(counts)}" for rank, counts in bad.items())

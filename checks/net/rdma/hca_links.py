@@ -75,10 +75,17 @@ def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, NodePort
     used = (use.has(rate) for use, rate in rates if run.job.backend == "nccl" and of[use.rank].uses_verbs)
     slow = [item for item in differs_from_siblings(used) if speed(item.port.value) < speed(item.usual)]
     troubles = (
-        PortTrouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
-                f"{item.usual} as most of its siblings", FIX_EVERYWHERE)
+        PortTrouble(
+            SLOW,
+            Severity.INFO,
+            item.port.rank,
+            item.port.label,
+            f"at {item.port.value}",
+            f"{item.usual} as most of its siblings",
+            FIX_EVERYWHERE,
+        )
         for item in slow
-    )  # fmt: skip
+    )
     yield from findings(troubles, run, len(of))
 
 

@@ -76,8 +76,9 @@ def tell(store: "Store", rank: int, number: int, probe: PathProbe) -> None:
     store.set(f"wrote/{rank}/{number}", json.dumps(probe.name if probe.facts["written"] else ""))
 
 
-def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds,
-                 until: float) -> None:  # fmt: skip
+def look_for_all(
+    store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds, until: float
+) -> None:
     """Each path's process looks for the others' files. `until`: when writers must have published, by this clock."""
     others = [writer for writer in writers if writer != rank]
     published = _published(
