@@ -295,10 +295,10 @@ class Coordinator:
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:
-            heard = [entry for _, entry in log.new() if entry["rank"] != 0]
+            replies = [entry for _, entry in log.new() if entry["rank"] != 0]
             if 0 in missing and self.loop.slot:
-                heard.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
-            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
+                replies.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
+            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in replies):
                 if rank in missing:
                     outcomes[rank] = replace(outcomes[rank], recorded=recorded)
                     missing.discard(rank)
@@ -336,8 +336,8 @@ class Coordinator:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""
         self._fetch_facts(check, outcomes)
         gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
-        there = set(self.book.ranks(check))
-        return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
+        arrived = set(self.book.ranks(check))
+        return {r: o if o.kind != "measured" or r in arrived else gone for r, o in outcomes.items()}
 
     def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
         names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}

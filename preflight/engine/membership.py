@@ -238,7 +238,7 @@ class Membership:
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Those of the ranks that are on this node and whose supervisors are dead."""
-        here = (self._identity.node_key, namespace("pid"))
+        this_machine = (self._identity.node_key, namespace("pid"))
         known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
-        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
+        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == this_machine}
         return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}

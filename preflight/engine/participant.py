@@ -217,7 +217,7 @@ class Participant:
         beat = self.loop.request("fetch", keys=[key])[0]
         if beat is not None:
             self._last_beat = max(self._last_beat, store_messages.beat(beat, key))
-        silent = self._silence.heard({0: str(self._last_beat)}, now)[0]
+        silent = self._silence.update({0: str(self._last_beat)}, now)[0]
         if silent >= SILENT_S + beat_every(self.loop.world_size):
             raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
 

@@ -124,8 +124,8 @@ def _by_hosts(layout: RankLayout, world_size: int, seats: Mapping[int, Seat], le
         return {}
     if blocks and all(_is_same(layout.hosts[block.start // size], node) for node, block in blocks.items()):
         return {rank: layout.hosts[rank // size] for rank in left}
-    there = {_short(seat.node) for seat in seats.values()}
-    absent = [host for host in layout.hosts if _short(host) not in there]
+    nodes = {_short(seat.node) for seat in seats.values()}
+    absent = [host for host in layout.hosts if _short(host) not in nodes]
     return dict.fromkeys(left, absent[0]) if len(absent) == 1 and len(left) == size else {}
 
 

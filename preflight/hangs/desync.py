@@ -115,13 +115,13 @@ class Desync:
     def _stuck_in(self, outcome: Outcome) -> list[Call]:
         return [call for group, call in _waiting_in(outcome) if group == self.group]
 
-    def _elsewhere(self, outcome: Outcome, there: str) -> str:
+    def _elsewhere(self, outcome: Outcome, collective: str) -> str:
         inside = self._stuck_in(outcome)
         if inside:
-            return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {there}"
+            return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {collective}"
         if outcome.kind == "measured":
-            return f"left measure() without entering {there}"
-        return f"never entered {there}"
+            return f"left measure() without entering {collective}"
+        return f"never entered {collective}"
 
 
 def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
@@ -218,9 +218,9 @@ def _desyncs(outcomes: Mapping[int, Outcome]) -> Iterator[Desync]:
     for (ranks, is_world, _), records in by_group.items():
         all_ranks = rank_ranges.from_text(ranks)
         dead = small.intersection(all_ranks)
-        there = _first(records) or _with_one_that_died(records, dead)
-        if there:
-            number, calls = there
+        place = _first(records) or _with_one_that_died(records, dead)
+        if place:
+            number, calls = place
             least = _smallest(calls)
             calls |= dict.fromkeys(dead - set(calls), least) if least else {}
             yield Desync(number, "" if is_world else ranks, calls, _odd(calls, len(all_ranks), outcomes))
@@ -230,25 +230,25 @@ def _first(records: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[int, Cal
     """The first number at which these ranks differ, and what they called; None if there is none."""
     calls = {rank: {call["seq"]: call for call in reversed(record["calls"])} for rank, record in records.items()}
     for number in sorted({number for of_rank in calls.values() for number in of_rank}):
-        there = {
+        calls_at = {
             rank: calls[rank].get(number)
             for rank, record in records.items()
             if number in calls[rank] or record["entered"] < number
         }
-        if len({_key(call) for call in there.values()}) > 1 and _matters(number, there, calls):
-            return None if _wait_before(number, there, calls) else (number, there)
+        if len({_key(call) for call in calls_at.values()}) > 1 and _matters(number, calls_at, calls):
+            return None if _wait_before(number, calls_at, calls) else (number, calls_at)
     return None
 
 
-def _wait_before(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+def _wait_before(number: int, calls_at: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
     """Whether half of these ranks or more are inside an earlier call that a few have left (a broadcast's root may):
     they are not out of step, but stuck there."""
     stuck = [
         rank
-        for rank, call in there.items()
+        for rank, call in calls_at.items()
         if call is None and any(not earlier["over"] for of, earlier in calls[rank].items() if of < number)
     ]
-    return 2 * len(stuck) >= len(there)
+    return 2 * len(stuck) >= len(calls_at)
 
 
 def _with_one_that_died(
@@ -287,13 +287,13 @@ def _key(call: Call | None) -> tuple[Any, ...] | None:
     return call["operation"], call["elements"], call["dtype"]
 
 
-def _matters(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+def _matters(number: int, calls_at: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
     """Whether ranks did different things, or one has not come and another is stuck waiting for it. Waiting in an
     earlier call does not count (on NCCL a host runs ahead of its GPU), nor not waiting (a broadcast's root)."""
-    if len({_key(call) for call in there.values() if call}) > 1:
+    if len({_key(call) for call in calls_at.values() if call}) > 1:
         return True
-    first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in there}
-    return any(call and call["stuck"] and first[rank] == number for rank, call in there.items())
+    first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in calls_at}
+    return any(call and call["stuck"] and first[rank] == number for rank, call in calls_at.items())
 
 
 def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Outcome]) -> frozenset[int]:
