@@ -258,8 +258,8 @@ def _refuse(function: Callable[..., Any], sentence: str) -> NoReturn:
 
 
 def _shown(path: str) -> str:
-    path, here = os.path.realpath(path), os.path.realpath(os.getcwd())
-    return os.path.relpath(path, here) if path.startswith(os.path.join(here, "")) else path
+    path, folder = os.path.realpath(path), os.path.realpath(os.getcwd())
+    return os.path.relpath(path, folder) if path.startswith(os.path.join(folder, "")) else path
 
 
 # Whose line it was

@@ -317,8 +317,8 @@ def free_memory(ctx: Context, group: Any) -> int:
 
     if ctx.device.type == "cuda":
         return int(torch.cuda.mem_get_info(ctx.device)[0]) // _sharing(ctx, group)
-    here = len([rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members])
-    return int(min(psutil.virtual_memory().available, *_cgroup_leaves())) // max(1, here)
+    local_ranks = len([rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members])
+    return int(min(psutil.virtual_memory().available, *_cgroup_leaves())) // max(1, local_ranks)
 
 
 def _sharing(ctx: Context, group: Any) -> int:

@@ -179,10 +179,10 @@ def _everyones(ctx: Context, steps: Sequence[Step], own: Facts) -> dict[int, Fac
     group, mine = ctx.process_group(), dict(own["links"])
     senders = [{receiver: sender for sender, receiver in step.items()} for step in steps]
     times = [mine.get(sender_of.get(ctx.rank, -1), 0.0) for sender_of in senders]
-    times_here = torch.tensor([*times, own["reduce_s"] or 0.0], device=ctx.device, dtype=torch.float64)
-    times_by_all = torch.empty(len(ctx.members) * len(times_here), device=ctx.device, dtype=torch.float64)
-    with ctx.collective("all_gather", f"{len(times_here)} elements"):
-        dist.all_gather_into_tensor(times_by_all, times_here, group=group)
+    local_times = torch.tensor([*times, own["reduce_s"] or 0.0], device=ctx.device, dtype=torch.float64)
+    times_by_all = torch.empty(len(ctx.members) * len(local_times), device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_gather", f"{len(local_times)} elements"):
+        dist.all_gather_into_tensor(times_by_all, local_times, group=group)
         rows = times_by_all.view(len(ctx.members), -1).tolist()
     found: dict[int, Facts] = {}
     for rank, row in zip(ctx.members, rows, strict=True):

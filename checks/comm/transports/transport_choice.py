@@ -55,11 +55,11 @@ def usable(node: NodeLog) -> list[str]:
 
 def socket_instead(node: NodeLog) -> str:
     over = sum(count for way, count in node.between.items() if way.startswith("NET/Socket"))
-    there = usable(node)
-    if not over or not there:
+    active = usable(node)
+    if not over or not active:
         return ""
-    shown = words.some(there, 3)
-    return f"NCCL uses sockets to other nodes, expected RDMA: {shown} {'is' if len(there) == 1 else 'are'} active"
+    shown = words.some(active, 3)
+    return f"NCCL uses sockets to other nodes, expected RDMA: {shown} {'is' if len(active) == 1 else 'are'} active"
 
 
 def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:

@@ -45,7 +45,9 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
         return
     if counted.decided:
         for rank, digests in counted.odd():
-            differing = [at for at, here, there in zip(indices, digests, counted.usual, strict=True) if here != there]
+            differing = [
+                at for at, digest, expected in zip(indices, digests, counted.usual, strict=True) if digest != expected
+            ]
             text = (
                 f"dataset[{differing[0]}] is a different sample than on {counted.share()}; {len(differing)} of "
                 f"{len(indices)} compared differ, expected none"

@@ -80,4 +80,4 @@ def is_same(first: Epoch, second: Epoch) -> bool:
         return first["order"] == second["order"]
     places = {sample["id"]: sample["place"] for sample in first["shown"]}
     both = [(places[sample["id"]], sample["place"]) for sample in second["shown"] if sample["id"] in places]
-    return len(both) >= FEWEST and not first["whole"] and all(here == there for here, there in both)
+    return len(both) >= FEWEST and not first["whole"] and all(order == other for order, other in both)

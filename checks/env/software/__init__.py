@@ -101,7 +101,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     ctx.doing("looking at what is installed")
     versions, paths = installed.versions(ctx.environ)
-    folder = ctx[CODE] or code.here()
+    folder = ctx[CODE] or code.current_folder()
     ctx.doing("reading the code", file=folder)
     is_quick = ctx.level is Level.QUICK
     cache = DigestCache(QUICK_S if is_quick else READ_S)

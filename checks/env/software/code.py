@@ -32,7 +32,7 @@ class SourceCode(TypedDict):
     """Why the files could not be read, or ""."""
 
 
-def here() -> str:
+def current_folder() -> str:
     """The current folder; "/" if it was deleted: no code is looked for there."""
     try:
         return os.getcwd()

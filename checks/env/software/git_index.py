@@ -156,10 +156,10 @@ def _bits(data: bytes, at: int, most: int) -> tuple[list[int], int]:
         raise UnknownIndex(UNKNOWN_FORMAT)
     words = struct.unpack_from(f">{number}Q", data, at + 8)
     found, place, numbers = list[int](), 0, iter(count())
-    for here in numbers:
-        if here >= number:
+    for position in numbers:
+        if position >= number:
             break
-        run = words[here]
+        run = words[position]
         length, literals = run >> 1 & 0xFFFFFFFF, run >> 33
         found += range(place, min(place + 64 * length, size)) if run & 1 else ()
         place += 64 * length

@@ -103,6 +103,6 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
 
 def _digest(values: torch.Tensor) -> str:
     """A digest of all bits, computed on the host. (Without numpy a tensor's bytes are only accessible by address.)"""
-    here = values.cpu().contiguous()
-    size = here.numel() * here.element_size()
-    return hashlib.sha256((ctypes.c_char * size).from_address(here.data_ptr())).hexdigest()[:16]
+    on_cpu = values.cpu().contiguous()
+    size = on_cpu.numel() * on_cpu.element_size()
+    return hashlib.sha256((ctypes.c_char * size).from_address(on_cpu.data_ptr())).hexdigest()[:16]

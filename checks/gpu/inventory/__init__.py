@@ -191,8 +191,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     by_model = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
     drivers = sorted({system["driver"] or "?" for measured in facts.values() if (system := measured["seen"]["system"])})
     nodes = by_node(facts, run).values()
-    there = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
-    of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
+    on_nodes = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
+    of = f", the job's, of {on_nodes} on its nodes" if on_nodes > len(everyone) else ""
     return f"{by_model}{of}; driver {', '.join(drivers)}"
 
 
@@ -223,9 +223,9 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node, measured in by_node(facts, run).items():
         if measured["confined"] or measured["seen"]["system"] is None:
             continue
-        here = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
+        shown = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
         excluded, all_of = set(measured["seen"]["system"]["excluded"]), len(measured["seen"]["pci"])
-        gone = [bus for bus in measured["seen"]["pci"] if bus not in here | excluded]
+        gone = [bus for bus in measured["seen"]["pci"] if bus not in shown | excluded]
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
         unplaced = _unplaced(measured)
@@ -286,8 +286,8 @@ def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
 
 def _of_rank(rank: int, measured: Facts, run: Run) -> Iterator[Finding]:
     if measured["names_none"] and measured["names_none"] != "-1" and measured["seen"]["gpus"]:
-        here = ranges.count(len(measured["seen"]["gpus"]), "GPU")
-        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} matches none of the {here} here"
+        gpus = ranges.count(len(measured["seen"]["gpus"]), "GPU")
+        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} matches none of the {gpus} here"
         yield NOT_VISIBLE.warn(
             f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
         )

@@ -74,8 +74,8 @@ Fabrics = Sequence[tuple[Card, Fabric]]
 
 
 def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
-    there = ((card, fabric) for card, fabric in fabrics if fabric["state"] in (*STATES, COMPLETED))
-    return grouped(there, lambda pair: pair[0].node)
+    known = ((card, fabric) for card, fabric in fabrics if fabric["state"] in (*STATES, COMPLETED))
+    return grouped(known, lambda pair: pair[0].node)
 
 
 def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[str]]:
