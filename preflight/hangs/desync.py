@@ -26,7 +26,7 @@ scatter's may differ."""
 
 GLOOS_ABORT = "op.preamble.length <= op.nbytes"
 """gloo (transport/tcp/pair.cc) ends a process that receives more bytes than its own call has room for."""
-TOLD = 4
+LISTED = 4
 """How many different things a sentence lists."""
 SMALLER = -1
 """Stands for the number of elements of such a call, which is unknown since the process died."""
@@ -127,8 +127,8 @@ class Desync:
 def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
     """Ranks by what they do, most first: "ranks 0-2 inside all_reduce of 4 float32 #3, rank 3 inside barrier #3"."""
     most = sorted(ranks.items(), key=lambda entry: -len(entry[1]))
-    more = sum(len(listed) for _, listed in most[TOLD:])
-    parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:TOLD]]
+    more = sum(len(listed) for _, listed in most[LISTED:])
+    parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:LISTED]]
     return ", ".join([*parts, f"{rank_ranges.count(more, 'rank')} elsewhere"] if more else parts)
 
 

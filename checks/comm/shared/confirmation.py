@@ -21,7 +21,7 @@ SLOW_ONCE = Code(
 )
 NO_TIME = "not confirmed: there was no time to measure it again"
 ONCE = "not confirmed: it was measured once"
-MOST_TOLD = 3
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Looks:
         first, again = link_rates(self.first), self._again
         tried = [link for link in links if link in again] or links
         worst = min(tried, key=first.__getitem__)
-        listed = words.some((self._ends(link) for link in links), MOST_TOLD, last=", ")
+        listed = words.some((self._ends(link) for link in links), MOST_NAMED, last=", ")
         was, now = words.rate_of_gb(first[worst]), words.rate_of_gb(again.get(worst, first[worst]))
         text = f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({listed}; the "
         text += f"slowest at {was}), but not when measured again ({now}): no rank is blamed"

@@ -79,7 +79,7 @@ PATHS = Code(
 
 QUICK_S, READ_S = 4.0, 12.0
 """Time limits for reading files, at level quick (the code alone) and above. Both leave the deadline a reserve."""
-TOLD, IN_EVIDENCE = 4, 50
+NAMED, IN_EVIDENCE = 4, 50
 """How many packages and files a message names, and how many the evidence holds."""
 MISSING = "missing"
 NO_MATTER = {"pip", "torch"}
@@ -215,7 +215,7 @@ def _sides(votes: Vote[str], run: Run) -> str:
     for value, ranks in votes.ranks_of.items():
         others = f" and {ranges.count(len(ranks) - 1, 'other')}" if len(ranks) > 1 else ""
         sides.append(f"{value} on {_node(ranks[0], run)}{others}")
-    return words.clauses(sides, TOLD)
+    return words.clauses(sides, NAMED)
 
 
 def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -232,13 +232,12 @@ def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
         if not votes.decided:
             split.append(f"{name} is {_sides(votes, run)}")
     for rank, differences in odd.items():
-        text = (
-            f"{ranges.count(len(differences), 'package')} different from most nodes: {words.clauses(differences, TOLD)}"
-        )
+        text = f"{ranges.count(len(differences), 'package')} different from most nodes: "
+        text += words.clauses(differences, NAMED)
         yield PACKAGES.warn(text, node=_node(rank, run), evidence={"packages": differences[:IN_EVIDENCE]})
     if split:
         text = f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: "
-        text += words.clauses(split, TOLD)
+        text += words.clauses(split, NAMED)
         yield PACKAGES.warn(text, evidence={"packages": split[:IN_EVIDENCE]})
 
 
@@ -297,7 +296,7 @@ def _uncompared_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Says of which nodes it is not known whether their code is the same."""
     for why, ranks in _uncompared(facts).items() if not run[CODE] else ():
         everywhere = len(ranks) == len(facts)
-        on = "all nodes" if everywhere else words.some((_node(rank, run) for rank in ranks), TOLD)
+        on = "all nodes" if everywhere else words.some((_node(rank, run) for rank in ranks), NAMED)
         folder = facts[ranks[0]]["code"]["folder"]
         sentence = f"the files of the code in {folder} on {on} could not be compared: {why}"
         where = {"node": _node(ranks[0], run)} if len(ranks) == 1 else {}
@@ -342,5 +341,5 @@ def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[...
     sources = [name for name in names if name.endswith(source_files.SOURCES) and name not in generated]
     computes = any(not name.endswith(source_files.SCRIPTS) for name in sources)
     harmless = own["folder"] != usual["folder"] or (listed and not computes)
-    differences = f"; different: {words.clauses(names, TOLD)}" if listed else ""
+    differences = f"; different: {words.clauses(names, NAMED)}" if listed else ""
     return SOURCES.warn if harmless else SOURCES.fail, differences

@@ -17,7 +17,7 @@ LIBRARY = Code(
     fix="sha256sum {file} on this node and on another; look for LD_LIBRARY_PATH and LD_PRELOAD, and reinstall the "
     "library's package, or start all nodes from one image.",
 )
-TOLD = 4
+NAMED = 4
 OWN = "torch"
 """Its Python files are in the path of every training: a difference fails."""
 
@@ -58,8 +58,8 @@ def _edits(package: PackageFiles, usual: list[str]) -> str:
     edited = [name for name in package["edited"] if name not in usual]
     lacking = [name for name in usual if name not in package["edited"]]
     if edited:
-        return f"{words.some(edited, TOLD)} {'is' if len(edited) == 1 else 'are'} not as pip installed it"
-    return f"{words.some(lacking, TOLD)} lacks the edits of most nodes" if lacking else "its Python files differ"
+        return f"{words.some(edited, NAMED)} {'is' if len(edited) == 1 else 'are'} not as pip installed it"
+    return f"{words.some(lacking, NAMED)} lacks the edits of most nodes" if lacking else "its Python files differ"
 
 
 def libraries(facts: Mapping[int, Mapping[str, Library]], run: Run) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def libraries(facts: Mapping[int, Mapping[str, Library]], run: Run) -> Iterator[
     for rank, differing in odd.items():
         differing.sort(key=lambda name: not COMPUTES.match(name))
         first = facts[rank][differing[0]]
-        others = f" (and {words.some(differing[1:], TOLD)})" if differing[1:] else ""
+        others = f" (and {words.some(differing[1:], NAMED)})" if differing[1:] else ""
         text = f"{first['path']}{others} has other bytes than on most of {ranges.count(len(facts), 'node')}"
         digests = {name: facts[rank][name]["digest"] or facts[rank][name]["sample"] for name in differing}
         details = {"file": first["path"], "evidence": {"digests": digests}}
@@ -125,9 +125,9 @@ def _unread(facts: Mapping[int, Mapping[str, Any]], run: Run) -> Iterator[tuple[
     for rank, own in facts.items():
         names = [name for name, item in own.items() if item["unread"]]
         if names:
-            why.setdefault((words.some(names, TOLD), own[names[0]]["unread"]), []).append(rank)
+            why.setdefault((words.some(names, NAMED), own[names[0]]["unread"]), []).append(rank)
     for (names_, reason), ranks in why.items():
-        yield names_, words.some((_node(rank, run) for rank in ranks), TOLD), reason
+        yield names_, words.some((_node(rank, run) for rank in ranks), NAMED), reason
 
 
 def _node(rank: int, run: Run) -> str:
@@ -138,4 +138,4 @@ def _sides(votes: Vote[str], run: Run) -> str:
     """ "node-0 and 1 other than on node-2"."""
     counted = ((_node(ranks[0], run), len(ranks) - 1) for ranks in votes.ranks_of.values())
     sides = [f"{node} and {ranges.count(more, 'other')}" if more else node for node, more in counted]
-    return words.some(sides, TOLD, " than on ", " than on ")
+    return words.some(sides, NAMED, " than on ", " than on ")
