@@ -106,13 +106,33 @@ def _texts() -> dict[str, str]:
 def in_circles(files: Mapping[str, str]) -> list[str]:
     """The modules that import each other, straight or through others, and those between two circles. All imports count:
     those for types only, and those within functions."""
-    texts = {_module(path): text for path, text in files.items()}
-    leads_to = {name: set(_modules(text, texts)) - {name} for name, text in texts.items()}
+    leads_to = _graph(files)
     leads_from = {name: {other for other, names in leads_to.items() if name in names} for name in leads_to}
     left = set(leads_to)
     while outside := {name for name in left if not (leads_to[name] & left and leads_from[name] & left)}:
         left -= outside
     return sorted(left)
+
+
+def _graph(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """What each module imports, of these."""
+    texts = {_module(path): text for path, text in files.items()}
+    return {name: set(_modules(text, texts)) - {name} for name, text in texts.items()}
+
+
+def not_shared(files: Mapping[str, str]) -> list[str]:
+    """The modules in a family's `shared` that serve fewer than two checks, straight or through others of `shared`."""
+    graph = _graph(files)
+
+    def checks_with(module: str, passed: frozenset[str] = frozenset()) -> set[str]:
+        importers = {name for name, names in graph.items() if module in names} - passed
+        through = {name for name in importers if ".shared." in name}
+        served = {
+            ".".join(name.split(".")[2:4]) for name in importers - through if name.startswith("preflight.checks.")
+        }
+        return served.union(*(checks_with(name, passed | importers) for name in through))
+
+    return [name for name in sorted(graph) if ".shared." in name and len(checks_with(name)) < 2]
 
 
 def _module(path: str) -> str:
@@ -198,6 +218,20 @@ def test_an_import_from_a_later_room_of_training_is_seen() -> None:
     assert offenders({"train_smoke/trainer/made.py": "from preflight.train_smoke.strategies import ddp"})
     assert not offenders({"train_smoke/command.py": "from preflight.train_smoke.user import names"})
     assert not offenders({"train_smoke/__main__.py": "from preflight.train_smoke.command import main"})
+
+
+def test_what_is_shared_serves_two_checks() -> None:
+    assert not_shared(_texts()) == []
+
+
+def test_what_serves_one_check_is_not_shared() -> None:
+    files = {
+        "checks/env/shared/made.py": "",
+        "checks/env/shared/through.py": "from preflight.checks.env.shared import made",
+        "checks/env/launch.py": "from preflight.checks.env.shared import made, through",
+    }
+    assert not_shared(files) == ["preflight.checks.env.shared.made", "preflight.checks.env.shared.through"]
+    assert not not_shared({**files, "checks/env/software/a.py": "from preflight.checks.env.shared import through"})
 
 
 def test_a_familys_folder_lists_its_checks() -> None:

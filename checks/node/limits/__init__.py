@@ -30,10 +30,10 @@ from preflight.check import (
     read,
     traits,
 )
-from preflight.checks.node.limits import kernel_limits, side_by_side
+from preflight.checks.node.limits import kernel_limits, process, side_by_side
 from preflight.checks.node.limits.kernel_limits import KernelLimits
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
-from preflight.checks.node.shared import disks, process
+from preflight.checks.node.shared import disks
 from preflight.sdk import cgroups
 from preflight.sdk.cgroups import Room
 
