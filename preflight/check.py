@@ -319,6 +319,10 @@ class Context:
         assert self.make_part is not None, "a context without an engine has no parts"
         return self.make_part(ranks)
 
+    def part_of_group(self, places: tuple[int, ...]) -> "torch.distributed.ProcessGroup":
+        """The same by numbers in the process group, which are not the job's where a rank has been lost."""
+        return self.part(tuple(self.members[place] for place in places))
+
     def nccl_log(self) -> str:
         """What NCCL has written in this worker so far (NCCL_DEBUG=INFO; at most 1 MiB, the first half and the last);
         "" without NCCL."""

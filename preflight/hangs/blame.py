@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.check import Scope, Severity
-from preflight.core import rank_ranges
+from preflight.core import rank_ranges, words
 from preflight.core.action import Action, engine_action
 from preflight.core.exceptions import is_the_authors, printed_frames
 from preflight.core.finding import Reported
@@ -74,6 +74,8 @@ def _from_outcomes(
         if _all_wait(bad):
             return [_deadlock(check, bad, outcomes)]
         sentences, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
+    if sentences and scope is Scope.WORLD and not odd and all(_was_only_late(outcomes[rank]) for rank in sentences):
+        return [_cut_short(check, sentences, outcomes)]
     return [
         _finding(check, scope, rank, outcomes[rank], sentences[rank], victims, job, is_odd=rank in odd)
         for rank in sorted(sentences)
@@ -221,6 +223,20 @@ def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
     )
     severity = Severity.ERROR if first.cut_short else Severity.FAIL
     return _reported(check, severity, "timed_out", message, set(), FIXES["cut_short" if first.cut_short else "slow"])
+
+
+def _was_only_late(outcome: Outcome) -> bool:
+    """Whether all that is known is that the run had no more time for it."""
+    return outcome.cut_short and outcome.kind == "timed_out" and outcome.state not in (*STATES, "D")
+
+
+def _cut_short(check: str, sentences: Mapping[int, str], outcomes: Mapping[int, Outcome]) -> Reported:
+    """One finding without a culprit: which rank is met at work at such a moment is chance."""
+    at: dict[str, list[int]] = {}
+    for rank, sentence in sentences.items():
+        at.setdefault(sentence, []).append(rank)
+    message = words.clauses((f"{rank_ranges.ranks(ranks)}: {text}" for text, ranks in at.items()), 2)
+    return _reported(check, Severity.ERROR, "timed_out", message, set(outcomes), FIXES["cut_short"])
 
 
 def _seconds(outcome: Outcome) -> str:

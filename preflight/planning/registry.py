@@ -29,7 +29,7 @@ BUILT_IN = (
     "comm.broadcast", "comm.send_recv", "comm.rails", "comm.nodes", "comm.pairs", "comm.paths",
     "train.alone", "train.ddp", "train.fsdp2", "train.fsdp", "train.tp", "train.pp", "train.hybrid", "train.compile",
     "train.expert",
-    "net.rdma_errors",
+    "net.rdma_errors", "net.interface_errors",
     "data.sampler", "data.seeds", "data.resume",
     "train.model",
     "train.speed",

@@ -65,9 +65,10 @@ IDS_AND_CODES = {
     "net.rdma_errors": {
         "went_down", "link", "retransmits", "counter_saturated",
     },
+    "net.interface_errors": {"went_down", "damaged", "checksum", "dropped", "retransmits"},
     "net.mesh": {
         "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
-        "mtu", "loss", "damaged", "checksum", "slow", "asymmetric", "high_latency", "untried",
+        "mtu", "loss", "slow", "asymmetric", "high_latency", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",

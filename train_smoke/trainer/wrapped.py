@@ -208,7 +208,7 @@ class StrategySetting:
     device: torch.device
     ranks: int
     part: Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None = None
-    """Makes a process group of some of the group's ranks (`ctx.part`); all ranks call it together."""
+    """Makes a process group of some of the group's ranks (`ctx.part_of_group`); all ranks call it together."""
     per_node: int = 1
     """How many neighbors in the group are on one node, if that number is the same on every node; else 1."""
 

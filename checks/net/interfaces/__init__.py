@@ -21,7 +21,8 @@ from preflight.checks.net.interfaces.interface_table import (
     World,
     why_none,
 )
-from preflight.checks.net.shared import links
+from preflight.checks.net.shared import links, packet_counters
+from preflight.checks.net.shared.packet_counters import Counters
 from preflight.nccl import config_files, interface_rules, version
 from preflight.nccl.interface_rules import Chosen
 from preflight.sdk import addresses, tcp
@@ -118,11 +119,20 @@ def measure(ctx: Context) -> Facts:
         "host": links.host(entries),
         "has_rdma": links.has_rdma(),
         "nccl": version.installed(),
+        "counters": _counters(taken[ctx.job.backend]),
     }
     if ctx.job.backend == "gloo" and not is_known:
         why = f"looking up the host's own name, by which gloo listens, took over {interface_rules.PATIENCE_S:g} s"
         raise Skip(f"{why} (time getent hosts $(hostname))", facts)
     return facts
+
+
+def _counters(taken: Sequence[Chosen]) -> Counters | None:
+    """For net.interface_errors, which compares them with those at the end of the run."""
+    try:
+        return packet_counters.counted({address["interface"].partition(":")[0] for address in taken})
+    except OSError:
+        return None
 
 
 def _looked_up(ctx: Context, entries: Sequence[Address]) -> tuple[dict[str, list[Chosen]], str]:

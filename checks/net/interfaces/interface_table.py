@@ -4,10 +4,11 @@ import ipaddress
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from preflight.check import Finding, Job, Run, Trait, traits, words
 from preflight.checks.net.shared.links import Interface
+from preflight.checks.net.shared.packet_counters import Counters
 from preflight.nccl import hca_names, interface_rules
 from preflight.nccl.interface_rules import Chosen
 from preflight.sdk import tcp
@@ -38,6 +39,8 @@ class Facts(TypedDict):
     has_rdma: bool
     nccl: str
     """NCCL's version, whose rules apply; "" if unknown."""
+    counters: NotRequired[Counters | None]
+    """Of the interfaces that the backend takes; None where the kernel does not tell."""
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:

@@ -31,10 +31,10 @@ from preflight.check import (
     ranges,
     words,
 )
-from preflight.checks.net.mesh import counters, losses, pair_tables, timeouts
+from preflight.checks.net.mesh import losses, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
-from preflight.checks.net.shared import links, port_selection
+from preflight.checks.net.shared import links, packet_counters, port_selection
 from preflight.nccl import interface_rules
 from preflight.sdk import slurm
 from preflight.sdk.pairs import Pair, Wording
@@ -48,7 +48,7 @@ def _deadline(job: Job) -> float:
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
-PARTS = (losses, counters)
+PARTS = (losses,)
 
 MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
 """A bad link is far slower: it fell back to 1/10 of its rate, has the wrong duplex, or loses packets. Sharing a link or
@@ -145,7 +145,7 @@ def measure(ctx: Context) -> Facts:
         return _facts(False)
     ctx.doing("choosing an address")
     interface, address, server, why = _listener(ctx)
-    store, before = ctx.store(), counters.counted(interface)
+    store, before = ctx.store(), packet_counters.of_one(interface)
     with ctx.collective("pairs of nodes", ranges.count(len(ranks), "node")):
         ends_s = time.monotonic() + BUDGET * ctx.deadline_s
         if server is None:
@@ -153,7 +153,7 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    rose = counters.risen(before, counters.counted(interface))
+    rose = packet_counters.risen(before, packet_counters.of_one(interface))
     seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut, "rose": rose}
     return _facts(
         True,
@@ -209,7 +209,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     troubles = (_connections(sure, nodes), *_measured(pairs, nodes, run))
     found = [finding for trouble in troubles for finding in trouble.findings(run, places, interfaces)]
     yield from found or losses.unsure(pairs, run)
-    yield from counters.findings(nodes, run)
     if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
         yield _untried(left, pairs, run)
 

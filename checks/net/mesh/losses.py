@@ -15,6 +15,8 @@ connection carries at most 4.5 Gbit/s over round trips of 0.1 ms with an MTU of 
 ENOUGH = 500
 """Packets of which a sound pair loses none. A pair that loses 1 percent loses none of so many in 1 of 150 runs."""
 
+NO_LOSSES = ("_bytes", "_packets", "multicast", "OutSegs")
+
 LOSS = Code(
     "Packets between nodes are lost, also at a low rate.",
     fix="On {from} and {to}: ip -s -s link show {interface} and ethtool -S {interface} (crc, discards, missed); nstat "
@@ -91,9 +93,7 @@ def _is_bad(what: Seen, limit: float) -> bool | None:
 
 def _evidence(what: Seen, receiver: Facts) -> dict[str, Any]:
     """Of one pair, with numbers of packets."""
-    rose = {
-        name: rise for name, rise in receiver.get("rose", {}).items() if name.split()[-1] not in ("bytes", "packets")
-    }
+    rose = {name: count for name, count in receiver.get("rose", {}).items() if not name.endswith(NO_LOSSES)}
     first, looked = Sent(*what.get("sent", ())), _in_bursts(what)
     counts = {"sent": looked.segments, "lost": looked.lost, "sent_in_bulk": first.segments, "lost_in_bulk": first.lost}
     more: dict[str, Any] = {"round_trip_varies_s": what.get("rtt_variation_s"), "bytes_per_s": what.get("rate")}

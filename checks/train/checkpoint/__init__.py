@@ -103,7 +103,7 @@ def _train(ctx: Context, place: Folder, facts: Facts, all_well: folder.AllWell) 
         SavePlace(
             folder=Path(place.tree),
             makes=place.facts["made"],
-            setting=StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part),
+            setting=StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group),
             mark=lambda operation, step: ctx.collective(operation, step),
             doing=ctx.doing,
         ),

@@ -114,7 +114,7 @@ def _run_one(
 
     name = f"{strategy}/{variant}"
     so_far = facts["strategies"].setdefault(strategy, training.Facts(alone={}, variants={}))
-    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part, _per_node(ctx))
+    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group, _per_node(ctx))
     try:
         with code.blamed():
             made = training.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)

@@ -162,7 +162,7 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     task.import_dynamo()
     ranks = len(ctx.members)
     built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
-    setting = StrategySetting(group, ctx.device, ranks, ctx.part, per_node(ctx.job, ctx.members))
+    setting = StrategySetting(group, ctx.device, ranks, ctx.part_of_group, per_node(ctx.job, ctx.members))
     facts = training.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
