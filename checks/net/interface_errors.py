@@ -222,7 +222,7 @@ def _retransmits(rises: Mapping[int, NodeRise], run: Run) -> Iterator[Finding]:
 
 
 def _by_node(bad: Mapping[int, str], rises: Mapping[int, NodeRise]) -> str:
-    return words.some((f"{rises[rank].node}: {text}" for rank, text in bad.items()), 3, "; ", "; ")
+    return words.clauses((f"{rises[rank].node}: {text}" for rank, text in bad.items()), 3)
 
 
 def _noticed(bad: Mapping[int, str], rises: Mapping[int, NodeRise]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import NoReturn
 from preflight.check import Level
 from preflight.cli import catalog
 from preflight.engine import baseline, identity, local_launch, supervisor
+from preflight.engine.run_context import RunOptions
 from preflight.errors import CannotWork, UsageError
 from preflight.planning import node_kinds, plan, registry
 from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
@@ -161,7 +162,7 @@ def _supervise(
 ) -> NoReturn:
     starts_driver = alone and os.path.exists("/proc/driver/nvidia")
     default = DEADLINES_S[request.selection.level] + DRIVER_S * starts_driver
-    task = supervisor.RunOptions(
+    task = RunOptions(
         request=request,
         command=[word.replace(options.post, delivering.shown(options.post)) for word in options.words]
         if options.post

@@ -62,7 +62,12 @@ def _send(path: str, channel: Channel) -> None:
 
 
 def compared_with_history(
-    loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
+    loop: EventLoop,
+    path: str,
+    run_report: report.Report,
+    book: FactsStore,
+    sources: Mapping[str, Source],
+    early: str = "",
 ) -> tuple[list[Reported], str]:
     """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
     hang. `early`: the entry, where it was made before."""
@@ -75,7 +80,7 @@ def compared_with_history(
             if not os.path.exists(path):
                 return {"findings": [expected.which([], "this is the first run").to_json()], "entry": early}
             with archive.reading(path) as database:
-                kept = json.loads(early) if early else entry(made, book, sources)
+                kept = json.loads(early) if early else entry(run_report, book, sources)
                 found = [finding.to_json() for finding in expected.findings(database, kept)]
                 return {"findings": found, "entry": early or _handed_over(kept)}
         except UsageError as error:
@@ -94,7 +99,7 @@ def _handed_over(kept: Mapping[str, Any]) -> str:
 
 
 def compared_with_profile(
-    loop: EventLoop, request: Request, made: report.Report, book: FactsStore
+    loop: EventLoop, request: Request, run_report: report.Report, book: FactsStore
 ) -> tuple[list[Reported], str]:
     """`--profile`: (each node beside the one of its kind, the run's entry as JSON or ""), in a child, since it imports
     checks."""
@@ -104,7 +109,7 @@ def compared_with_profile(
     asked = [check for check in profile.READ if request.selection.names(check)]
 
     def look() -> dict[str, Any]:
-        kept = entry(made, book, request.sources)
+        kept = entry(run_report, book, request.sources)
         beside = request.profile, kept, asked
         found = [*profile.findings(*beside), profile.which(request.profile_path, *beside)]
         return {"findings": [finding.to_json() for finding in found], "entry": _handed_over(kept)}

@@ -224,7 +224,7 @@ class Coordinator:
         if 0 in who:
             slot.start(self._step, order)
         outcomes = self._gather(spec, who, done, deadline_s)
-        if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
+        if spec.plan.scope is Scope.WORLD and blame.needs_more_evidence(outcomes):
             self._ask_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
             patience_s = group_timeout(deadline_s).total_seconds()
@@ -292,10 +292,10 @@ class Coordinator:
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:
-            heard = [entry for _, entry in log.new() if entry["rank"] != 0]
+            replies = [entry for _, entry in log.new() if entry["rank"] != 0]
             if 0 in missing and self.loop.slot:
-                heard.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
-            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
+                replies.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
+            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in replies):
                 if rank in missing:
                     outcomes[rank] = replace(outcomes[rank], recorded=recorded)
                     missing.discard(rank)
@@ -321,10 +321,10 @@ class Coordinator:
         gigabytes in a large world."""
         run_id, present = self.membership.run_id, self.membership.present
         for node in self.job.nodes:
-            here = {rank: present[rank] for rank in node.ranks if rank in present}
+            joined = {rank: present[rank] for rank in node.ranks if rank in present}
             processes = {
-                str(rank): {"pid": its.about["pid"], "nonce": its.nonce, "pids": its.about["pids"]}
-                for rank, its in here.items()
+                str(rank): {"pid": process.about["pid"], "nonce": process.nonce, "pids": process.about["pids"]}
+                for rank, process in joined.items()
             }
             self.membership.put(store_keys.processes(run_id, node.node_rank), processes)
         self.membership.put(store_keys.job(run_id), {"job": self.job.to_json()})
@@ -333,8 +333,8 @@ class Coordinator:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""
         self._fetch_facts(check, outcomes)
         gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
-        there = set(self.book.ranks(check))
-        return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
+        arrived = set(self.book.ranks(check))
+        return {r: o if o.kind != "measured" or r in arrived else gone for r, o in outcomes.items()}
 
     def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
         names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}

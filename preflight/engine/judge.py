@@ -70,9 +70,11 @@ class Judge:
             return None
         self._has |= {name: len(self._book.ranks(name)) for name in lacks}
         return {
-            "source": vars(spec.source), "outcomes": [[rank, its.to_json()] for rank, its in outcomes.items()],
-            "groups": [vars(group) for group in groups], "facts": facts,
-        }  # fmt: skip
+            "source": vars(spec.source),
+            "outcomes": [[rank, outcome.to_json()] for rank, outcome in outcomes.items()],
+            "groups": [vars(group) for group in groups],
+            "facts": facts,
+        }
 
     def _serve(self, first: "partial[dict[str, Any]]", channel: Channel, _page: Breadcrumb) -> None:
         """In the process: judges the check that it was forked for, and then what it is sent."""
@@ -82,11 +84,11 @@ class Judge:
             for check, known in order["facts"].items():
                 for ranks, text in known:
                     self._book.add(check, ranks, text)
-            outcomes = {rank: Outcome.from_json(its) for rank, its in order["outcomes"]}
+            outcomes = {rank: Outcome.from_json(outcome) for rank, outcome in order["outcomes"]}
             groups = tuple(Group(group["name"], tuple(group["nodes"])) for group in order["groups"])
             source = Source(**order["source"])
-            told = judging.judge(source, self._job, outcomes, self._book, self._settings, groups)
-            channel.send_all({"value": told})
+            result = judging.judge(source, self._job, outcomes, self._book, self._settings, groups)
+            channel.send_all({"value": result})
 
 
 def is_sound(answer: Returned | Failure) -> bool:

@@ -178,7 +178,7 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     alone = len(kept.ranks) < 2 and row.role == "cause"
     places = (_raised_at(evidence, row, match.line) for match in (matches if alone else matches[:1]))
     place = next(filter(None, places), {})
-    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ") + _raised_text(evidence, row, first.line, place)
+    message = words.clauses(_sentences(matches), MOST_NAMED) + _raised_text(evidence, row, first.line, place)
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {**place, **({} if to_all else _common_culprit(matches))}
     return Candidate(

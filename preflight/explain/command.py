@@ -233,7 +233,7 @@ def _finding(cause: Candidate, scrub: Scrubber) -> Reported:
 
 
 def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
-    files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
+    files = words.clauses((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD)
     message = f"{text}: {files or 'the folders hold no log'}"
     evidence = {"confidence": "high", "lines": [], "also": []}
     return Reported(

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from preflight import __version__
+from preflight._version import VERSION
 from preflight.core import rank_ranges
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import LIMIT, FactsStore, to_text
@@ -63,7 +63,7 @@ def build(
     word, groups = result.verdict(results), result.groups_of(results)
     return {
         "schema": SCHEMA,
-        "preflight": __version__,
+        "preflight": VERSION,
         "run": run_id,
         "started": started,
         "seconds": round(seconds, 2),

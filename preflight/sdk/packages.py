@@ -20,13 +20,13 @@ def installed() -> dict[str, Package]:
     """By name as pip writes it. The first match on the path counts, as for an import."""
     found: dict[str, Package] = {}
     for folder in sys.path:
-        here: dict[str, Package] = {}
+        in_folder: dict[str, Package] = {}
         try:
             names = sorted(name for name in os.listdir(folder or ".") if name.endswith(METADATA))
         except OSError:  # a zip, or not there
             continue
         for name in names:
             if match := re.fullmatch(r"(.+?)-(\d[^-]*)(?:-py[\d.]+)?\.\w+-info", name):
-                here[re.sub(r"[-_.]+", "-", match[1]).lower()] = Package(match[2], os.path.join(folder, name))
-        found = {**here, **found}
+                in_folder[re.sub(r"[-_.]+", "-", match[1]).lower()] = Package(match[2], os.path.join(folder, name))
+        found = {**in_folder, **found}
     return found

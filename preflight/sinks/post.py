@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from preflight import __version__
+from preflight._version import VERSION
 from preflight.results.report import Report
 
 MOST = 1024 * 1024
@@ -34,7 +34,7 @@ def send(url: str, token_path: str | None, report: Report, end: float) -> None:
     """Retries until `end` on the monotonic clock. Raises OSError or ValueError that says why the last try failed."""
     body = packed(report)
     headers = {
-        "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{__version__}",
+        "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{VERSION}",
         "Idempotency-Key": report["run"],
     }  # fmt: skip
     if token_path:

@@ -58,7 +58,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     ),
     (
         _one("sum_sent_off", "One element is altered before it is summed: only sums of fewer ranks say whose it was.",
-             "all_reduce", "0,2", says="summed in smaller groups it is wrong in each of 2 with rank 1"),
+             "all_reduce", "0,2", says="with rank 1 and different ranks, and right without rank 1"),
         _one("gather_off_once", "One element is wrong on one rank, once, and right when it is computed again.",
              "all_gather", says="it was wrong once: the fault is intermittent"),
         _one("late_once", "A rank computes 100 ms longer in each step, and no more when all do it again.", "all_reduce",

@@ -364,7 +364,7 @@ def test_what_a_deadline_ended_that_the_run_made_shorter(outcome: Outcome, is_cu
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "is_open"),
+    ("outcomes", "is_needed"),
     [
         ({0: MEASURED, 1: MEASURED}, False),
         ({0: HEARD, 1: WAITS}, True),
@@ -374,9 +374,9 @@ def test_what_a_deadline_ended_that_the_run_made_shorter(outcome: Outcome, is_cu
     ids=["all is sound", "only victims", "one is dead", "one waits elsewhere"],
 )
 def test_what_others_recorded_is_asked_for_where_no_sure_sign_says_why(
-    outcomes: dict[int, Outcome], is_open: bool
+    outcomes: dict[int, Outcome], is_needed: bool
 ) -> None:
-    assert blame.is_open(outcomes) is is_open
+    assert blame.needs_more_evidence(outcomes) is is_needed
 
 
 def test_of_two_ranks_the_one_behind_is_not_the_culprit() -> None:

@@ -53,7 +53,7 @@ def _why(trial: Trial) -> str:
     why: dict[str, list[int]] = {}
     for rank, text in (hung or trial["failed"]).items():
         why.setdefault(text, []).append(int(rank))
-    return words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
+    return words.clauses([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2)
 
 
 def _of_pairs(bad: Sequence[PairTrial], tried: Sequence[PairTrial], run: Run) -> str:

@@ -145,4 +145,4 @@ def why_failed(timings: Mapping[int, Sequence[Timing]]) -> str:
         texts = [each["failed"] for each in of_rank if each["variant"] == AS_IT_IS and each["failed"]]
         if tried := [text for text in texts if text != NO_TIME]:
             why.setdefault(tried[-1], []).append(rank)
-    return words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
+    return words.clauses([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2)

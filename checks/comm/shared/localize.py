@@ -152,9 +152,17 @@ def _explain(known: Blame, with_sides: bool) -> Blame:
     found = {node: frozenset(roles) for node, roles in sorted(nodes.items())}
     by_rank = {rank: frozenset(roles) for rank, roles in sorted(ranks.items())}
     return Blame(
-        known.usual, known.limit, known.rates, known.places, known.bad, rails, found, by_rank, sides,
+        known.usual,
+        known.limit,
+        known.rates,
+        known.places,
+        known.bad,
+        rails,
+        found,
+        by_rank,
+        sides,
         _by_nodes(left, known.places),
-    )  # fmt: skip
+    )
 
 
 def _used(known: Blame) -> list[Position]:

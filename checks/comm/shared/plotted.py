@@ -34,7 +34,9 @@ def _bands(facts: Mapping[int, Facts], operation: str, ranks: int) -> Iterator[p
                     _, busbw = OPERATIONS[operation].bandwidths(size["bytes"], size["seconds"], ranks)
                     rates.setdefault(size["bytes"], []).append(busbw)
         if rates:
-            points = [(size, min(its), statistics.median(its), max(its)) for size, its in sorted(rates.items())]
+            points = [
+                (size, min(speeds), statistics.median(speeds), max(speeds)) for size, speeds in sorted(rates.items())
+            ]
             yield plots.Series(f"{dtype}, all ranks", points)
 
 

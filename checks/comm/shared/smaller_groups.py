@@ -36,7 +36,7 @@ def next_parts(members: Part, tried: Sequence[SmallerGroup]) -> tuple[Part, Part
     return these + first, those + second
 
 
-def told(parts: Sequence[Part], flags: Sequence[Sequence[bool]]) -> list[SmallerGroup] | None:
+def tried_groups(parts: Sequence[Part], flags: Sequence[Sequence[bool]]) -> list[SmallerGroup] | None:
     """A round, from whether each group's sums were wrong; None if a group's sums disagree."""
     if any(len(set(of_part)) > 1 for of_part in flags):
         return None

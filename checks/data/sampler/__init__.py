@@ -162,7 +162,7 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         yield OTHER_RANKS_PRINT.info(text, evidence={"printed": first["printed"]})
     written = {rank: other["written"] for rank, other in others if other["written"]}
     if written:
-        names = [name for its in written.values() for name in its]
+        names = [name for writes in written.values() for name in writes]
         often = max(names, key=names.count)
         twice = f", on {names.count(often)} of them" if names.count(often) > 1 else ""
         files = ranges.count(len(set(names)), "file")
@@ -185,8 +185,8 @@ def _proven(loader: Loader, run: Run) -> str:
     wrong = any(finding.severity is not Severity.INFO for finding in _cause(loader, parts, run))
     if wrong:
         return "wrong, see its findings"
-    told = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
-    return "; ".join(filter(None, (summary.summary(loader, parts), told)))
+    batch = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
+    return "; ".join(filter(None, (summary.summary(loader, parts), batch)))
 
 
 def _of_torch(loaders: list[Loader]) -> str:

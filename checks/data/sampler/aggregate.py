@@ -83,8 +83,8 @@ def together(
         group = bounded(ctx, ctx.part(ctx.members), min(CHUNK_S, left_s)) if asked else None
     ranks = _Ranks(ctx, group)
     listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
-    told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]
-    return told if ctx.rank == ctx.members[0] else []
+    counted = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]
+    return counted if ctx.rank == ctx.members[0] else []
 
 
 def _has_group() -> bool:
@@ -97,9 +97,15 @@ def _has_group() -> bool:
 def _read(key: Key, whole: Whole) -> Asked:
     lowest, highest = (int(whole.ids.min()), int(whole.ids.max())) if len(whole.ids) else (0, 0)
     return Asked(
-        name=key[0], epoch=key[1], length=whole.length, first=min(0, lowest), last=max(whole.length, highest + 1),
-        drops=whole.dropped > 0, order=whole.order, silent=[],
-    )  # fmt: skip
+        name=key[0],
+        epoch=key[1],
+        length=whole.length,
+        first=min(0, lowest),
+        last=max(whole.length, highest + 1),
+        drops=whole.dropped > 0,
+        order=whole.order,
+        silent=[],
+    )
 
 
 def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
@@ -126,7 +132,7 @@ def _common(read: Mapping[int, list[Asked]], data_parallel: int | None) -> list[
     """Epochs that all ranks read, with datasets of equal length, in the first rank's order. `read`: by rank."""
     asked: list[Asked] = []
     for mine in next(iter(read.values())):
-        of = {rank: epoch for rank, its in read.items() for epoch in its if _key(epoch) == _key(mine)}
+        of = {rank: epoch for rank, epochs in read.items() for epoch in epochs if _key(epoch) == _key(mine)}
         if len(of) < len(read):
             continue
         firsts: dict[str, int] = {}
@@ -158,7 +164,7 @@ class _Ranks:
 
     def count(self, epoch: Asked, whole: Whole, listed: int) -> Together:
         """All ranks' differences from the dataset; only valid on the first member."""
-        told = Together(
+        counted = Together(
             name=epoch["name"], epoch=epoch["epoch"], again={}, missing=[], agains=0, misses=0, again_dropped=0
         )
         ids = whole.ids[:0] if self.ctx.rank in epoch["silent"] else whole.ids
@@ -169,8 +175,8 @@ class _Ranks:
             counts = self._summed(_counts(ids, start, end), where)
             drops = self._summed(_counts(dropped, start, end), f"{where}, dropped") if epoch["drops"] else None
             if self.ctx.rank == self.ctx.members[0]:
-                _tell(told, counts, drops, start, epoch["length"], listed)
-        return told
+                _add_examples(counted, counts, drops, start, epoch["length"], listed)
+        return counted
 
     def _summed(self, counts: "torch.Tensor", where: str) -> "torch.Tensor":
         """The sum over all ranks, on the first member."""
@@ -192,8 +198,8 @@ def _counts(ids: "torch.Tensor", start: int, end: int) -> "torch.Tensor":
     return torch.bincount(chosen - start, minlength=end - start).to(torch.int32)
 
 
-def _tell(
-    told: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
+def _add_examples(
+    counted: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
 ) -> None:
     """Adds what a chunk of counts from index `start` on shows. `listed`: the most ids to list of each kind."""
     import torch
@@ -202,10 +208,10 @@ def _tell(
     wanted[max(0, -start) : max(0, length - start)] = 1
     again = (counts - wanted).clamp_(min=0)
     places, missing = again.nonzero().flatten(), (counts < wanted).nonzero().flatten()
-    told["agains"] += int(again.sum())
-    told["misses"] += len(missing)
+    counted["agains"] += int(again.sum())
+    counted["misses"] += len(missing)
     if drops is not None:
-        told["again_dropped"] += int(torch.minimum(again, drops).sum())
-    told["missing"] += (missing[: listed - len(told["missing"])] + start).tolist()
-    places = places[: listed - len(told["again"])]
-    told["again"] |= {str(place + start): int(again[place]) for place in places.tolist()}
+        counted["again_dropped"] += int(torch.minimum(again, drops).sum())
+    counted["missing"] += (missing[: listed - len(counted["missing"])] + start).tolist()
+    places = places[: listed - len(counted["again"])]
+    counted["again"] |= {str(place + start): int(again[place]) for place in places.tolist()}

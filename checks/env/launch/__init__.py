@@ -210,9 +210,9 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if size != usual:
             yield UNEVEN.warn(f"{ranges.count(size, 'rank')}, expected {usual} as on most nodes", node=node.node)
         for rank in node.ranks:
-            said = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
-            if said is not None and re.fullmatch("[0-9]{1,9}", said) and int(said) != size:
-                text = f"LOCAL_WORLD_SIZE is {said}, expected {size}, the ranks on this node"
+            value = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
+            if value is not None and re.fullmatch("[0-9]{1,9}", value) and int(value) != size:
+                text = f"LOCAL_WORLD_SIZE is {value}, expected {size}, the ranks on this node"
                 yield LOCAL_WORLD_SIZE.fail(text, node=node.node, rank=rank, variable="LOCAL_WORLD_SIZE")
 
 
@@ -237,13 +237,13 @@ def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node in run.job.nodes:
         holder: dict[str, int] = {}
         for rank in node.ranks:
-            said = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
-            if said is None or places.sees_one_gpu(facts[rank]):
+            value = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
+            if value is None or places.sees_one_gpu(facts[rank]):
                 continue
-            other = holder.setdefault(said, rank)
+            other = holder.setdefault(value, rank)
             if other != rank:
                 gpu = ": both would take one GPU" if run.job.backend == "nccl" else ""
-                text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too{gpu}"
+                text = f"LOCAL_RANK is {value}, which rank {other} on this node has, too{gpu}"
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
 
 

@@ -53,9 +53,9 @@ def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[st
 
 def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]:
     """Local ranks and GPUs, in the order of the ranks."""
-    here = [facts.get(rank) for rank in node.ranks]
-    local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in here])
-    gpus = _in_order([_gpu(reading) if reading else "?" for reading in here])
+    readings = [facts.get(rank) for rank in node.ranks]
+    local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in readings])
+    gpus = _in_order([_gpu(reading) if reading else "?" for reading in readings])
     return local, gpus if run.job.backend == "nccl" else ""
 
 

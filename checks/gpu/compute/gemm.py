@@ -73,8 +73,15 @@ def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str 
     index = int(differ.to(torch.uint8).argmax())
     values = [float(values.flatten()[index]) for values in (got, expected)]
     first, right = (value if math.isfinite(value) else str(value) for value in values)
-    return {"what": what, "peer": peer, "elements": elements, "of": differ.numel(), "index": index,
-            "got": first, "expected": right}  # fmt: skip
+    return {
+        "what": what,
+        "peer": peer,
+        "elements": elements,
+        "of": differ.numel(),
+        "index": index,
+        "got": first,
+        "expected": right,
+    }
 
 
 def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats: int) -> Repeats:
@@ -85,12 +92,17 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
         torch.mm(left, right, out=out)
         differing.append(int((out.view(bits) != first.view(bits)).sum()))
     unlike = sum(elements > 0 for elements in differing)
-    return {"digest": _digest(first), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
-            "of": first.numel()}  # fmt: skip
+    return {
+        "digest": _digest(first),
+        "repeats": repeats,
+        "unlike": unlike,
+        "elements": max(differing, default=0),
+        "of": first.numel(),
+    }
 
 
 def _digest(values: torch.Tensor) -> str:
     """A digest of all bits, computed on the host. (Without numpy a tensor's bytes are only accessible by address.)"""
-    here = values.cpu().contiguous()
-    size = here.numel() * here.element_size()
-    return hashlib.sha256((ctypes.c_char * size).from_address(here.data_ptr())).hexdigest()[:16]
+    on_cpu = values.cpu().contiguous()
+    size = on_cpu.numel() * on_cpu.element_size()
+    return hashlib.sha256((ctypes.c_char * size).from_address(on_cpu.data_ptr())).hexdigest()[:16]

@@ -30,7 +30,7 @@ from preflight.check import (
     option,
     ranges,
     words,
-)  # fmt: skip
+)
 from preflight.checks.net.mesh import losses, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
@@ -204,7 +204,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places, interfaces = ({rank: its[key] for rank, its in nodes.items()} for key in ("switches", "interface"))
+    places, interfaces = ({rank: place[key] for rank, place in nodes.items()} for key in ("switches", "interface"))
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     troubles = (_connections(sure, nodes), *_measured(pairs, nodes, run))
     found = [finding for trouble in troubles for finding in trouble.findings(run, places, interfaces)]
@@ -331,8 +331,8 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
         having.setdefault(nodes[rank]["mtu"], []).append(run.job.node_of(rank).node)
     if len(having) == 1:
         return f"the MTU of their interfaces is {next(iter(having)) or 'unknown'}"
-    told = (f"{mtu or 'unknown'} on {words.some(names, 3)}" for mtu, names in having.items())
-    return f"MTU {words.some(told, 3, '; ', '; ')}"
+    sides = (f"{mtu or 'unknown'} on {words.some(names, 3)}" for mtu, names in having.items())
+    return f"MTU {words.clauses(sides, 3)}"
 
 
 def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:

@@ -39,15 +39,23 @@ def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair],
 
     evidence = {pair: _evidence(pairs[pair], nodes[pair[1]]) for pair in known}
     return PairTrouble(
-        list(known), [pair for pair, is_bad in known.items() if is_bad], Severity.WARN,
-        code=lambda _: LOSS, how=how, expected=lambda _: f"less than {limit:.2%}",
+        list(known),
+        [pair for pair, is_bad in known.items() if is_bad],
+        Severity.WARN,
+        code=lambda _: LOSS,
+        how=how,
+        expected=lambda _: f"less than {limit:.2%}",
         wording=Wording(
-            sends="loses packets that it sends to", receives="loses packets that it receives from",
-            both="loses packets to and from", either="loses packets to or from",
-            pair="packets from {a} to {b} are lost", sides="packets between {a} and {b} are lost",
+            sends="loses packets that it sends to",
+            receives="loses packets that it receives from",
+            both="loses packets to and from",
+            either="loses packets to or from",
+            pair="packets from {a} to {b} are lost",
+            sides="packets between {a} and {b} are lost",
         ),
-        many="packets are lost", evidence=evidence_of(nodes, evidence),
-    )  # fmt: skip
+        many="packets are lost",
+        evidence=evidence_of(nodes, evidence),
+    )
 
 
 def unsure(pairs: Mapping[Pair, Seen], run: Run) -> Iterator[Finding]:

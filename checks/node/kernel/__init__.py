@@ -119,7 +119,7 @@ PROBING_S = 30
 """The driver probes GPUs before it logs that it is loaded: errors in these seconds are current, not from before."""
 AT_LEAST_S = 600
 """The shortest time over which a rate is computed: a short burst is not a rate."""
-TOLD = 4
+NAMED = 4
 NO_LOG: KernelLog = {"reaches_s": 0, "uptime_s": 0, "events": []}
 UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add SYSLOG"
 
@@ -255,10 +255,10 @@ def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _driver(log: KernelLog, node: str) -> Iterator[Finding]:
-    told = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
+    named = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
     for event in _of(log, "fallen", "init"):
-        if event["device"] not in told:
-            told.add(event["device"])
+        if event["device"] not in named:
+            named.add(event["device"])
             what = "has lost" if event["kind"] == "fallen" else "could not initialize"
             text = f"the driver {what} the GPU, {_when(event)}; expected never"
             yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)
@@ -299,7 +299,7 @@ def _tasks(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _named(events: list[Event]) -> str:
-    return words.some((f"{event['what']} ({_when(event)})" for event in events), TOLD)
+    return words.some((f"{event['what']} ({_when(event)})" for event in events), NAMED)
 
 
 def _plain(log: KernelLog, node: str) -> Iterator[Finding]:
@@ -332,7 +332,7 @@ def _acs(setup: Setup, node: str) -> Iterator[Finding]:
     ports = setup["redirecting"]
     if setup["bare_metal"] and ports:
         counted = ranges.count(len(ports), "PCIe switch port")
-        text = f"ACS redirects at {counted} above GPUs or network cards ({words.some(ports, TOLD)}), expected none"
+        text = f"ACS redirects at {counted} above GPUs or network cards ({words.some(ports, NAMED)}), expected none"
         yield ACS.warn(text, node=node, device=ports[0], evidence={"ports": ports})
 
 
@@ -340,7 +340,7 @@ def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
     """Needs two devices: one GPU without a network card has no P2P traffic."""
     translated, peers = setup["translated"], len(setup["gpus"]) + len(setup["nics"])
     if setup["bare_metal"] and setup["gpus"] and translated and peers > 1:
-        devices = words.some(translated, TOLD)
+        devices = words.some(translated, NAMED)
         text = f"an IOMMU translates for {devices}, expected no translation (identity) on bare metal"
         yield IOMMU.warn(text, node=node, evidence={"devices": translated})
 

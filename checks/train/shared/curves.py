@@ -59,14 +59,14 @@ def _table(rows: Sequence[_Row], heads: Sequence[str]) -> Iterator[str]:
     widths = [max(map(len, column)) + 2 for column in zip(heads, *(row.figures for row in rows), strict=True)]
     name = max(len(label), *(len(row.name) for row in rows))
     room = (WIDTH - name - sum(widths)) // STEP
-    steps = _some(max(len(row.losses) for row in rows), min(MOST_STEPS, max(FEWEST_STEPS, room)))
+    steps = _shown_steps(max(len(row.losses) for row in rows), min(MOST_STEPS, max(FEWEST_STEPS, room)))
     for row in (_Row(label, [str(step) for step in range(steps[-1] + 1)], [*heads]), *rows):
         losses = "".join(f"{row.losses[step] if step < len(row.losses) else '-':>{STEP}}" for step in steps)
         figures = "".join(f"{text:>{width}}" for text, width in zip(row.figures, widths, strict=True))
         yield f"{row.name:<{name}}{losses}{figures}"
 
 
-def _some(steps: int, most: int) -> list[int]:
+def _shown_steps(steps: int, most: int) -> list[int]:
     """The first, the last, and some between."""
     if steps <= most:
         return [*range(steps)]

@@ -11,9 +11,9 @@ from preflight.core.outcome import Outcome
 from preflight.explain.artifacts import desync_messages, flight_recorder
 from preflight.explain.artifacts.desync_messages import JobDumps
 from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
-from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.explain.candidates import Candidate
 from preflight.explain.inputs import Unread
+from preflight.sdk.pickles import RefusedFile
 
 Records = dict[Key, dict[int, Recorded]]
 """By process group, and by rank."""

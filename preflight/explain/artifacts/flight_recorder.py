@@ -14,10 +14,10 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.own_code import is_own
-from preflight.explain.artifacts import plain_pickle
-from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.failure_book.line import RANKS
 from preflight.hangs.collective_recorder import CALLS, DTYPES, STUCK_S, of_interest
+from preflight.sdk import pickles
+from preflight.sdk.pickles import RefusedFile
 
 ENTRIES, GROUPS = 100_000, 512
 """Of a dump: the last ones are read."""
@@ -83,7 +83,7 @@ def read(path: str, shared: dict[Any, Call]) -> Dump:
     try:
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
-            data = file.read(plain_pickle.LONGEST + 1) if stat.S_ISREG(about.st_mode) else b""
+            data = file.read(pickles.LONGEST + 1) if stat.S_ISREG(about.st_mode) else b""
     except OSError as error:
         raise RefusedFile(f"cannot be read ({error.strerror})") from None
     loaded = _loaded(data)
@@ -105,13 +105,13 @@ def rank_of(path: str) -> int | None:
 
 def _loaded(data: bytes) -> Any:
     if data.lstrip()[:1] in (b"{", b"["):
-        if len(data) > plain_pickle.LONGEST:
-            raise RefusedFile(f"has more than {plain_pickle.LONGEST >> 20} MiB, which no flight recorder writes")
+        if len(data) > pickles.LONGEST:
+            raise RefusedFile(f"has more than {pickles.LONGEST >> 20} MiB, which no flight recorder writes")
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise RefusedFile(f"is broken JSON ({str(error)[:80]})") from None
-    return plain_pickle.loads(data)
+    return pickles.load_plain(data)
 
 
 def _dump(loaded: Any, rank: int, path: str, written_s: float, shared: dict[Any, Call]) -> Dump:
