@@ -5,7 +5,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight import testing
@@ -15,7 +14,7 @@ from preflight.checks.env import launch
 from preflight.core.facts import BadFacts
 from preflight.errors import UsageError
 from preflight.results import judging
-from tests.made import SCHEMA
+from tests.made import assert_valid
 
 FULL = Code("A disk is full.", fix="Empty {device}.")
 LEAST_GB = option(int, 10, "least free space")
@@ -200,7 +199,7 @@ def judge(facts, run): return iter(())
 '''
     )
     made = testing.measure(str(path), world=2, settings={"name": "world"}, level="full")
-    jsonschema.validate(made, SCHEMA)
+    assert_valid(made)
     assert (made["exit_code"], made["job"]["world_size"]) == (0, 2)
     launch_, own = made["checks"]
     assert (launch_["check"], launch_["status"]) == ("env.launch", "pass")

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.cli import arguments
 from preflight.errors import UsageError
 from preflight.explain import command, console, inputs, output
 from preflight.results import report
-from tests.made import SCHEMA
+from tests.made import assert_valid
 from tests.pages import Page
 
 FAILED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 10, in <module>\n[rank3]: {}\n'
@@ -35,7 +34,7 @@ def explain(*words: str) -> int:
 
 def explained(*words: str) -> report.Report:
     made = command.explain_paths(words)
-    jsonschema.validate(made, SCHEMA)
+    assert_valid(made)
     report.as_text(made)  # raises for NaN
     return made
 

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from preflight.explain.command import explain_paths
 from preflight.results import report
 from tests import explained_logs
 from tests.explained_logs import Judged
-from tests.made import SCHEMA
+from tests.made import assert_valid
 
 pytestmark = pytest.mark.skipif(not explained_logs.LOGS.is_dir(), reason="no real logs lie in ../shared/nccl_logs")
 FEWEST = 0.95
@@ -58,7 +57,7 @@ def test_a_prefix_that_each_line_has_changes_nothing(logs: list[Judged], prefix:
 
 def test_every_report_keeps_its_contract(logs: list[Judged]) -> None:
     for log in logs:
-        jsonschema.validate(log.report, SCHEMA)
+        assert_valid(log.report)
         for finding in report.findings(log.report):
             assert "{" not in finding.message and finding.fix, finding
             assert finding.evidence["lines"], finding

@@ -92,6 +92,7 @@ def test_a_changed_report_ends_in_a_sentence(
 def test_the_schema_is_read_as_the_package_for_it_reads_it() -> None:
     whole, choose = _report(), random.Random(7)
     assert well_formed.flaw(whole) == ""
+    jsonschema.Draft202012Validator.check_schema(made.SCHEMA)
     checker = jsonschema.Draft202012Validator(made.SCHEMA)
     wrong = 0
     for _ in range(400):
