@@ -6,8 +6,6 @@ sums are whole numbers below 2^24, which float32 adds without rounding, in any o
 below 2^7 times a power of two, which bfloat16 can represent. So a sound device is right in every bit.
 """
 
-import ctypes
-import hashlib
 import math
 import statistics
 
@@ -15,6 +13,7 @@ import torch
 
 from preflight.checks.gpu.compute.timing import seconds_of
 from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, WrongResult
+from preflight.sdk.tensor_bits import digest
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
@@ -92,17 +91,5 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
         torch.mm(left, right, out=out)
         differing.append(int((out.view(bits) != first.view(bits)).sum()))
     unlike = sum(elements > 0 for elements in differing)
-    return {
-        "digest": _digest(first),
-        "repeats": repeats,
-        "unlike": unlike,
-        "elements": max(differing, default=0),
-        "of": first.numel(),
-    }
-
-
-def _digest(values: torch.Tensor) -> str:
-    """A digest of all bits, computed on the host. (Without numpy a tensor's bytes are only accessible by address.)"""
-    on_cpu = values.cpu().contiguous()
-    size = on_cpu.numel() * on_cpu.element_size()
-    return hashlib.sha256((ctypes.c_char * size).from_address(on_cpu.data_ptr())).hexdigest()[:16]
+    return {"digest": digest([first]), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
+            "of": first.numel()}  # fmt: skip

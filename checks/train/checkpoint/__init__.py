@@ -97,15 +97,17 @@ def _train(ctx: Context, place: Folder, facts: Facts, all_well: folder.AllWell) 
     from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     chosen = ctx[FORMS] or DEFAULT
+    group = ctx.process_group()
+    setting = StrategySetting(
+        group, ctx.device, len(ctx.members), ctx.part_of_group, mark=ctx.collective, doing=ctx.doing
+    )
     facts["left_out"] = _left_out(chosen, ctx, place, facts["has_numpy"], all_well)
     facts_of = run(
         {name: into for name, into in chosen.items() if name not in facts["left_out"]},
         SavePlace(
             folder=Path(place.tree),
             makes=place.facts["made"],
-            setting=StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group),
-            mark=lambda operation, step: ctx.collective(operation, step),
-            doing=ctx.doing,
+            setting=setting,
         ),
     )
     facts["spread"], facts["saved"] = facts_of["spread"], facts_of["saved"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from preflight.check import Context, UserCode, UserError
 from preflight.checks.train.model import mistakes
 from preflight.checks.train.model.facts import Agreement, Facts, Wanted
-from preflight.checks.train.shared import refusals
+from preflight.checks.train.shared import refusals, setting
 from preflight.checks.train.shared.agreement import all_failed
 
 if TYPE_CHECKING:
@@ -110,14 +110,13 @@ def _run_one(
 ) -> None:  # fmt: skip
     from preflight.train_smoke.strategies import training
     from preflight.train_smoke.trainer.memory import is_out_of_memory
-    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     name = f"{strategy}/{variant}"
     so_far = facts["strategies"].setdefault(strategy, training.Facts(alone={}, variants={}))
-    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group, _per_node(ctx))
+    among = setting.of_members(ctx)
     try:
         with code.blamed():
-            made = training.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)
+            made = training.run(task, strategy, [variant], among, known)
     except UserError as error:
         ctx.page.leave()  # what a strategy does before the model's forward is marked: the user's line may be there
         if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
@@ -140,12 +139,6 @@ def _leave_untied_out(facts: Facts, strategy: str, variant: str) -> None:
         names = " and ".join(changed["untied"][0])
         facts["not_run"][f"{strategy}/{variant}"] = f"{names} are tied, and pipeline() gives each stage its own"
         del facts["strategies"][strategy]
-
-
-def _per_node(ctx: Context) -> int:
-    """See `StrategySetting`."""
-    counts = {len(set(node.ranks) & set(ctx.members)) for node in ctx.job.nodes}
-    return counts.pop() if len(counts) == 1 else 1
 
 
 def _refused(name: str, error: Exception) -> "ModelMistake":

@@ -75,6 +75,8 @@ def _given_and_tried(ctx: Context, code: UserCode, facts: Facts, threads: int | 
 
 
 def _alone(ctx: Context, code: UserCode, facts: Facts, doing: Callable[[str], None]) -> "Given":
+    from preflight.sdk.tensor_bits import digest
+    from preflight.train_smoke.trainer.batch import tensors
     from preflight.train_smoke.user import completion, traits, validation
     from preflight.train_smoke.user import task as user_task
 
@@ -99,9 +101,9 @@ def _alone(ctx: Context, code: UserCode, facts: Facts, doing: Callable[[str], No
         dropouts = traits.without_dropout(given.model)
         facts["rows"], own = given.rows, user_task.rows_of(given.rows, rank, ranks)
         facts["own"] = len(own) if given.rows > rank else 0
-        facts["layout"] = validation.digest(iter(validation.layout(given.model)))
-        facts["weights"] = validation.digest(validation.values(given.model))
-        facts["batch"] = validation.digest(tensor for _, tensor in validation.tensors(given.batch))
+        facts["layout"] = digest(validation.layout(given.model))
+        facts["weights"] = digest(validation.values(given.model))
+        facts["batch"] = digest(tensors(given.batch))
         facts["batch_words"] = validation.words(given.batch)
         doing("training it alone for one step")
         facts["traits"] = vars(traits.traits(given, own, ctx.device, dropouts, doing))

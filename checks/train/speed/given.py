@@ -59,7 +59,7 @@ def _given(ctx: Context, code: UserCode) -> "Given":
 
 def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]], int]:
     """With how many rows its first batch has."""
-    from preflight.train_smoke.trainer.batch import each, leaves
+    from preflight.train_smoke.trainer.batch import each, tensors
 
     ctx.doing(f"calling {loader}")
     made = loader.call()
@@ -69,4 +69,4 @@ def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]]
             yield each(lambda tensor: tensor.to(ctx.device), batch)
 
     with loader.blamed():
-        return batches, len(leaves(next(batches()))[0])
+        return batches, len(tensors(next(batches()))[0])
