@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -40,8 +41,8 @@ def _deadline(job: Job) -> float:
 
 PARTS = (localize, messages, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
-    baseline=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 SLOW_SIDES = Code(

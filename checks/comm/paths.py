@@ -14,7 +14,21 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, words
+from preflight.check import (
+    After,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    ranges,
+    words,
+)
 from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.readings import MIB
 from preflight.sdk.probe import NoReply, Probe, Reply
@@ -48,8 +62,8 @@ def _deadline(job: Job) -> float:
 
 
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, needs=("comm.init",), when=localize.SYMPTOMS,
-    fresh=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, fresh=True,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 _FIXES = {

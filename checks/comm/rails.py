@@ -13,16 +13,28 @@ their link is named.
 import statistics
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
+from preflight.check import (
+    Action,
+    After,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    plots,
+    ranges,
+)
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, messages, confirmation)
-PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
-)  # fmt: skip
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, after={"comm.init": After.NEEDS})
 
 SLOW_TOGETHER = Code(
     "A rail is slow when all its nodes use it at once, although none of its links is slow alone.",

@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
+from preflight.check import Action, After, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
@@ -22,8 +22,8 @@ from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0, needs=("comm.init",),
-    when=localize.SYMPTOMS,
+    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 _LOOK = (
