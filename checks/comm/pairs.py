@@ -27,7 +27,7 @@ from preflight.check import (
     plots,
     ranges,
 )
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import Blame
 from preflight.checks.comm.shared.readings import nominal, rate
@@ -95,12 +95,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     each = f", each with {partners} others" if partners < nodes - 1 else ""
     met = f"{ranges.count(len(blame.rates), 'link')} between {ranges.count(nodes, 'node')}{each}"
     return f"{met}, {size}: {rate(blame.usual)} median, {rate(min(blame.rates.values()))} at least"
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, localize.doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_node(blame, run)
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

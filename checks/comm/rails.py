@@ -28,7 +28,7 @@ from preflight.check import (
     plots,
     ranges,
 )
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Doubt, Facts
@@ -123,12 +123,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     slowest = rate(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")
     return f"{links} on {rails}, {size}: {rate(blame.usual)} median, {slowest} at least"
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, _doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_rank(blame, run)
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

@@ -207,7 +207,7 @@ class Coordinator:
             if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
                 raise LimitReached(answer.text)
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
-        return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
+        return judged.asked_for() if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
