@@ -10,7 +10,7 @@ from preflight.check import Code
 from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
 from preflight.failure_book.book import book
-from preflight.planning import built_in, describe, registry
+from preflight.planning import built_in, describe, levels, registry
 from preflight.rendezvous import codes
 from tests import option_page
 
@@ -28,7 +28,7 @@ def pages() -> Iterator[tuple[str, str]]:
     lines += ["| check | level | measured by | what holds on a sound machine | findings |", "|---|---|---|---|---|"]
     for check in checks:
         yield f"{check.id}.md", _page(check)
-        row = (check.plan.level, describe.WHO[check.plan.scope], check.title, _findings(check))
+        row = (levels.of(check).level, describe.WHO[check.plan.scope], check.title, _findings(check))
         lines.append(f"| [{check.id}]({check.id}.md) | {' | '.join(row)} |")
     yield f"{codes.FAMILY}.md", _page_of_rendezvous()
     yield f"{explained.FAMILY}.md", _page_of_explain()

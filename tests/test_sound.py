@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight.check import Level
-from preflight.planning import registry
+from preflight.planning import built_in, registry
 from tests import running
 from tests.running import Finished
 
@@ -112,8 +112,8 @@ def test_cluster_launchers_are_sound(
 def test_without_a_launcher_it_starts_its_own_ranks(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     run.start(running.preflight("run", "--report", str(tmp_path), "--deadline", "60"), running.environment())
-    levels = {id_: registry.load(registry.sources()[id_]).plan.level for id_ in registry.BUILT_IN}
-    is_silent(run.finish(), 2, [id_ for id_, level in levels.items() if Level.STANDARD.includes(level)])
+    listed = [id_ for id_, entry in built_in.listed().items() if Level.STANDARD.includes(Level(entry.level))]
+    is_silent(run.finish(), 2, listed)
 
 
 def test_quick_without_a_launcher_is_one_process_without_torch(tmp_path: Path) -> None:

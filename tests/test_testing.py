@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from preflight import testing
-from preflight.check import Code, Finding, Level, Outcome, Plan, Run, Scope, Severity, option
+from preflight.check import After, Code, Finding, Level, Outcome, Plan, Run, Scope, Severity, option
 from preflight.checks.comm import init
 from preflight.checks.env import launch
 from preflight.core.facts import BadFacts
@@ -30,7 +30,7 @@ def by_free_space(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
 def check(judge: Judge = by_free_space, **more: object) -> ModuleType:
     """A check made here; its name ends as a plugin's file would."""
     module = ModuleType("site_checks.disk")
-    plan = Plan(Scope.RANK, Level.QUICK, reads=("site.mounts",))
+    plan = Plan(Scope.RANK, Level.QUICK, after={"site.mounts": After.READS})
     vars(module).update(PLAN=plan, FULL=FULL, LEAST_GB=LEAST_GB, measure=dict, judge=judge, **more)
     return module
 
@@ -130,7 +130,7 @@ def broken(text: str) -> Judge:
             "code",
             "plugin.disk: BrokenCheck: judge() used a Code that is not a constant of the module: Elsewhere. (test",
         ),
-        ("reads", "plugin.disk: BrokenCheck: judge() reads the facts of gpu.inventory, which is not in PLAN.reads"),
+        ("reads", "plugin.disk: BrokenCheck: judge() reads the facts of gpu.inventory, which PLAN.after does not read"),
         ("no finding", "plugin.disk: BrokenCheck: judge() yielded str, not a Finding (test_testing.py line "),
         ("evidence", "plugin.disk: TypeError: Object of type object is not JSON serializable (test_testing.py line "),
         ("nan", "plugin.disk: ValueError: Out of range float values are not JSON compliant"),
@@ -191,8 +191,8 @@ def test_real_ranks_measure(tmp_path: Path) -> None:
     path = tmp_path / "own_check.py"
     path.write_text(
         '''"""Who is here."""
-from preflight.check import Code, Level, Plan, Scope, option
-PLAN = Plan(Scope.RANK, Level.QUICK, needs=("env.launch",))
+from preflight.check import After, Code, Level, Plan, Scope, option
+PLAN = Plan(Scope.RANK, Level.QUICK, after={"env.launch": After.NEEDS})
 NAME = option(str, "nobody", "whom to greet")
 def measure(ctx): return {"rank": ctx.rank, "greeting": f"hello {ctx[NAME]}", "level": ctx.level}
 def judge(facts, run): return iter(())

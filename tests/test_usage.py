@@ -184,7 +184,7 @@ def judge(facts, run): return iter(())
     [
         ("", ""),
         (", deadline_s='5'", "PLAN.deadline_s is '5', expected a number of seconds above 0 (mine.py line 3)"),
-        (", needs=('env.lunch',)", "PLAN.needs names env.lunch, which is not a check; did you mean env.launch?"),
+        (", needs=('env.lunch',)", "PLAN.after names env.lunch, which is not a check; did you mean env.launch?"),
         (") / 0 # (", "TypeError: unsupported operand type(s) for /: 'Plan' and 'int' (mine.py line 3)"),
     ],
     ids=["sound", "deadline", "needs", "raises"],

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -27,7 +28,7 @@ from preflight.check import (
     ranges,
     words,
 )
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import Blame
 from preflight.checks.comm.shared.readings import nominal
@@ -41,8 +42,8 @@ def _deadline(job: Job) -> float:
 
 PARTS = (localize, messages, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
-    baseline=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 SLOW_SIDES = Code(
@@ -97,12 +98,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return (
         f"{met}, {size}: {words.rate_of_gb(blame.usual)} median, {words.rate_of_gb(min(blame.rates.values()))} at least"
     )
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, localize.doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_node(blame, run)
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -28,15 +29,13 @@ from preflight.check import (
     ranges,
     words,
 )
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, messages, confirmation)
-PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
-)  # fmt: skip
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, after={"comm.init": After.NEEDS})
 
 SLOW_TOGETHER = Code(
     "A rail is slow when all its nodes use it at once, although none of its links is slow alone.",
@@ -128,12 +127,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     slowest = words.rate_of_gb(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")
     return f"{links} on {rails}, {size}: {words.rate_of_gb(blame.usual)} median, {slowest} at least"
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, _doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_rank(blame, run)
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

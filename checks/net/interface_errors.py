@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -28,7 +29,7 @@ from preflight.checks.net.shared.packet_counters import BACKLOG, CHECKSUMS, Coun
 from preflight.sdk import addresses
 
 INTERFACES = "net.interfaces"
-PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(INTERFACES,), last=True)
+PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, after={INTERFACES: After.READS}, last=True)
 DROPPED_SHARE = option(float, 0.01, "warn if an interface drops this share of its packets during the run")
 """A tenth of it is worth knowing: at 0.1 percent one TCP connection carries at most 4.5 Gbit/s over round trips of
 0.1 ms with an MTU of 1500 (Mathis et al., 1997)."""

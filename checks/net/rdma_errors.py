@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -28,7 +29,7 @@ from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTro
 from preflight.sdk import files, tcp
 
 RDMA = "net.rdma"
-PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RDMA,), last=True)
+PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, after={RDMA: After.READS}, last=True)
 
 WENT_DOWN = Code(
     "A port of an HCA went down, or its device vanished, during the run.",

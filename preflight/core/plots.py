@@ -189,12 +189,16 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    screen: str = ""
+    """Whether the terminal shows it, too: "always"; "quiet": unless its check passed and was not asked for by its id;
+    "": never."""
 
     def to_json(self) -> dict[str, Any]:
         rows = [[str(cell)[:500] for cell in row] for row in self.rows[:MOST_ROWS]]
         left = len(self.rows) - len(rows)
         note = f"{self.note} {left} more rows are not shown.".strip() if left else self.note
-        return {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+        told = {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+        return {**told, "screen": self.screen} if self.screen else told
 
 
 Plot = Chart | Strips | HeatMap | Wiring | Table

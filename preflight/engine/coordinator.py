@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from preflight.check import BASELINE, Scope
+from preflight.check import BASELINE, After, Scope
 from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
@@ -22,7 +22,7 @@ from preflight.engine.process_group import group_timeout
 from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.turns import Turns
 from preflight.hangs import blame
-from preflight.planning import plan, registry
+from preflight.planning import plan
 from preflight.planning.plan import Request
 from preflight.planning.registry import Spec
 from preflight.results import judging
@@ -84,6 +84,7 @@ class Coordinator:
         self._keep_baseline(specs)
         self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
         self._screen.planned(list(self._specs))
+        self._screen.say([f"{spec.id}: {text}" for spec in self._specs.values() for text in spec.old_names])
         self._turns = Turns(self._specs, self.results)
         for spec in self._turns:
             why_not = self._why_not(spec)
@@ -111,7 +112,7 @@ class Coordinator:
             self.add_run_finding(incomparable)
             return
         for spec in specs:
-            comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
+            comparable = baseline.facts_versions.get(spec.id) == spec.plan.facts_version
             for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
                 self.book.add(f"{BASELINE}{spec.id}", ranks, text)
 
@@ -120,21 +121,20 @@ class Coordinator:
         self._screen.ended(result)
 
     def _why_not(self, spec: Spec) -> str | None:
-        missing = plan.not_given(spec.id, spec.plan.given, self.request.settings)
-        if missing:
-            return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
+        if spec.left_out:
+            return spec.left_out
         results = {result.check: result for result in (*self._left_out, *self.results)}
-        for read in spec.plan.reads:
+        for read in spec.plan.ids(After.READS):
             if read in self.request.sources and read not in results and read not in self._specs:
                 return f"needs {read}, which was not selected"
-        for need in spec.plan.needs:
+        for need in spec.plan.ids(After.NEEDS):
             if need not in results:
                 return f"needs {need}, which was not selected"
             status = results[need].status
             is_whole = status != "skip" or not results[need].is_measured
             if status in BLOCKING and is_whole and self._still_matters(results[need]):
                 return f"needs {need}, which {BLOCKING[status]}"
-        for cause in spec.plan.unless:
+        for cause in spec.plan.ids(After.UNLESS_FAILED):
             if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
                 return f"{cause} failed, and this check would fail for the same reason"
         if not self._who(spec):
@@ -194,7 +194,7 @@ class Coordinator:
         return finding
 
     def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
-        if STRANGERS in spec.plan.reads:
+        if STRANGERS in spec.plan.after:
             self._strangers_judged = len(self.membership.strangers)
         self.membership.note_strangers(self.book)
         answer: Returned | Failure = Returned(judging.NOTHING)
@@ -203,23 +203,22 @@ class Coordinator:
             if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
                 raise LimitReached(answer.text)
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
-        return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
+        return judged.asked_for() if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self._turns.share_s(spec, self.loop.left - self.reserve_s))
         self._step += 1
-        fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
-        self._generation += fresh
+        self._generation += spec.fresh
         order = {
             "check": spec.id, "members": who, "generation": self._generation, "deadline_s": deadline_s,
-            "fresh": fresh, "level": self.request.selection.level,
+            "fresh": spec.fresh, "level": self.request.selection.level,
         }  # fmt: skip
         done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step), "done")
         self._done.append(done)
         self._say("step", order={**order, "members": rank_ranges.to_text(who)})
         slot = self.loop.slot
         assert slot is not None
-        if fresh:
+        if spec.fresh:
             slot.retire()
         if 0 in who:
             slot.start(self._step, order)
@@ -392,6 +391,6 @@ class Coordinator:
             return
         for place, result in enumerate(self.results):
             spec = self._specs.get(result.check)
-            if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
+            if spec is not None and STRANGERS in spec.plan.after and result.outcomes:
                 self.results[place] = replace(self._judged(spec, result.outcomes), began_s=result.began_s)
                 self._screen.ended(self.results[place])

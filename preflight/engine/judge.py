@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from preflight.check import After
 from preflight.core.answer import Failure, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.groups import Group
@@ -63,7 +64,7 @@ class Judge:
         """The question to the kept process, with the facts that it lacks; None if they are too many."""
         if len(outcomes) > MOST_RANKS:
             return None
-        names = (spec.id, *spec.plan.reads, *spec.plan.uses)
+        names = (spec.id, *spec.plan.ids(After.READS | After.USES))
         lacks = [name for name in names if len(self._book.ranks(name)) != self._has.get(name, 0)]
         facts = {name: list(self._book.groups(name)) for name in lacks}
         if sum(len(text) for known in facts.values() for _, text in known) > MOST_BYTES:

@@ -22,7 +22,7 @@ from preflight.engine.store import is_other_job, shared_port
 from preflight.engine.store_messages import ForeignWriter
 
 STRANGERS = "preflight.strangers"
-"""The name in `PLAN.reads` for the processes that came but have no place in the run."""
+"""The name in `PLAN.after` for the processes that came but have no place in the run."""
 FOREIGN = "foreign"
 """The place of a process of another job, which leaves at once."""
 RIVAL_S = 2.0

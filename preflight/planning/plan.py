@@ -1,10 +1,10 @@
 """Which checks run, and in which order."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from preflight.check import Level, Plan
+from preflight.check import After, Level
 from preflight.core.facts import FactsStore, content_hash
 from preflight.core.job import Job
 from preflight.errors import UsageError
@@ -85,46 +85,22 @@ def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> se
     return chosen
 
 
-def not_given(id_: str, given: Iterable[str], settings: Mapping[str, str]) -> list[str]:
-    """The full names of the options in `given` (`Plan.given`) that the user has not set. An option set to an empty text
-    is not set."""
-    return [name for name in (f"{id_}.{option}" for option in given) if not settings.get(name, "").strip()]
-
-
-def is_given(id_: str, options: Sequence[str], settings: Mapping[str, str]) -> bool:
-    """Whether the user has set one of these options of a check."""
-    return len(not_given(id_, options, settings)) < len(options)
-
-
-def first_level(level: Level, given: Sequence[str]) -> Level:
-    """The level from which a check runs: if the user has set an option in `given`, it does not need `--all`."""
-    return Level.STANDARD if given and level is Level.FULL else level
-
-
-def _level_of(spec: Spec, settings: Mapping[str, str]) -> Level:
-    sooner = [name for name in spec.plan.sooner_with if is_given(spec.id, (name,), settings)]
-    return first_level(spec.plan.level, (*spec.plan.given, *sooner))
-
-
 def choose(specs: list[Spec], request: Request) -> list[Spec]:
     """The checks to run, in order, with what they need. A needed check that the user skipped stays out: the check that
     needs it is then skipped and says so."""
     selection, known = request.selection, request.sources
-    specs = [s for s in specs if s.id in selection.ids or not not_given(s.id, s.plan.given, request.settings)]
+    specs = [s for s in specs if s.id in selection.ids or not s.left_out]
     by_id = {spec.id: spec for spec in specs}
     skipped = expand(selection.skip, known, "--skip")
     if selection.only:
         wanted = expand(selection.only, known, "--only")
     else:
-        wanted = {spec.id for spec in specs if selection.level.includes(_level_of(spec, request.settings))}
+        wanted = {spec.id for spec in specs if selection.level.includes(spec.level)}
     pending = list(wanted & set(by_id))
     while pending:
         spec = by_id[pending.pop()]
-        needed = [
-            need
-            for need in (*spec.plan.needs, *spec.plan.reads, *spec.plan.uses)
-            if need in by_id and need not in wanted
-        ]
+        ids = spec.plan.ids(After.NEEDS | After.READS | After.USES)
+        needed = [id_ for id_ in ids if id_ in by_id and id_ not in wanted]
         wanted.update(needed)
         pending.extend(needed)
     return _in_order([spec for spec in specs if spec.id in wanted - skipped])
@@ -137,17 +113,8 @@ def _in_order(specs: list[Spec]) -> list[Spec]:
     waiting = sorted(specs, key=lambda spec: spec.plan.last)
     while waiting:
         placed = {spec.id for spec in done}
-        after = {spec.id: _named(spec.plan) & ids - placed for spec in waiting}
+        after = {spec.id: set(spec.plan.after) & ids - placed for spec in waiting}
         ready = next((spec for spec in waiting if not after[spec.id]), waiting[0])
         done.append(ready)
         waiting.remove(ready)
     return done
-
-
-def _named(plan: Plan) -> set[str]:
-    return {*before(plan), *plan.when, *plan.unless}
-
-
-def before(plan: Plan) -> set[str]:
-    """Ids of checks without whose facts or verdict it cannot do."""
-    return {*plan.needs, *plan.reads, *plan.uses}

@@ -13,7 +13,7 @@ from types import GeneratorType
 from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, Finding, Job, Plan, Run, Severity
+from preflight.check import BASELINE, After, Finding, Job, Plan, Run, Severity
 from preflight.core import plots, rank_ranges
 from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
@@ -59,7 +59,7 @@ def is_judged(plan: Plan, outcomes: Mapping[int, Outcome], has_facts: bool) -> b
     """Whether `judge` is called: where no rank has facts, only if it reads something else. What to check may also exist
     nowhere (`NotApplicable`): then nothing was measured, whatever other checks have."""
     exists = not outcomes or any(outcome.slug != "not_applicable" for outcome in outcomes.values())
-    return has_facts or plan.judges_failures or (bool(plan.reads) and exists)
+    return has_facts or plan.judges_failures or (bool(plan.ids(After.READS)) and exists)
 
 
 def judge(
@@ -154,8 +154,8 @@ def _to_do(source: Source) -> str:
 def _reader(check: Check, book: FactsStore) -> Any:
     @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
-        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.reads, *check.plan.uses):
-            raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
+        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.ids(After.READS | After.USES)):
+            raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which PLAN.after does not read")
         return book.of(id_)
 
     return facts_of

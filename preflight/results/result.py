@@ -46,6 +46,11 @@ class Result:
     groups: tuple[Group, ...] = ()
     """The groups of nodes that the check knows."""
 
+    def asked_for(self) -> "Result":
+        """As the user sees it who named the check by its id: all that is drawn is shown."""
+        loud = [{**plot, "screen": "always"} if plot.get("screen") == "quiet" else plot for plot in self.plots]
+        return replace(self, aside=False, plots=loud)
+
     @property
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, even

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from preflight.check import Level, Plan, Scope
+from preflight.check import After, Level, Plan, Scope
 from preflight.core.outcome import Outcome
 from preflight.engine.turns import AROUND_S, Turns
 from preflight.planning.registry import Source, Spec
 from preflight.results.result import Result
 
 pytestmark = pytest.mark.fast
-EXPLAINS: dict[str, Any] = {"when": ("a", "b"), "estimate_s": 40.0}
+WHEN_BAD = {"a": After.WHEN_BAD, "b": After.WHEN_BAD}
+EXPLAINS: dict[str, Any] = {"after": WHEN_BAD, "estimate_s": 40.0}
 
 
 def specs(**plans: dict[str, Any]) -> dict[str, Spec]:
@@ -42,7 +43,7 @@ def test_what_explains_a_failure_comes_at_once() -> None:
 
 
 def test_but_not_before_what_it_needs() -> None:
-    planned = specs(a={}, c={}, x={**EXPLAINS, "needs": ("c",)})
+    planned = specs(a={}, c={}, x={"after": {**WHEN_BAD, "c": After.NEEDS}})
     assert ran(planned, a="timed_out") == ["a", "c", "x"]
 
 

@@ -8,7 +8,7 @@ from torch import distributed as dist
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option
 
-PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=20, baseline=True)
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=20)
 SPEED = option(int, 1, "what is measured")
 SLOWER = Code("Slower than before.", fix="Look.")
 

@@ -11,10 +11,24 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges, words
+from preflight.check import (
+    Action,
+    After,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    plots,
+    ranges,
+    words,
+)
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link
 from preflight.checks.comm.shared.readings import nominal
@@ -22,8 +36,8 @@ from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0, needs=("comm.init",),
-    when=localize.SYMPTOMS,
+    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 _LOOK = (
@@ -59,7 +73,7 @@ _LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dm
 BUDGET_S = 1.5
 MOST_PAIRS = 5
 """Up to this many get a finding each; more share one."""
-DRAWN = 4
+DRAWN, MOST_COLUMNS = 4, 16
 """Nodes."""
 
 
@@ -197,8 +211,29 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    """A strip for each number of ranks per node: only such nodes are comparable."""
+    """Strips of all nodes, and the links within each that has a slow one, else within the first."""
     facts = Looks(facts, run, _doubt).facts
+    yield from _alone(facts, run)
+    nodes = intra_node.by_node(facts, run)
+    odd = [node for node, inside in nodes.items() if inside.slow]
+    for node in (odd or list(nodes)[:1])[:DRAWN]:
+        yield _links_within(node, nodes[node], run)
+
+
+def _links_within(node: int, inside: Inside, run: Run) -> plots.Table:
+    """Rank by rank. A link is slow compared with the same link on other nodes, so no heat map has a limit for it."""
+    ranks = sorted({rank for link in inside.rates for rank in link})[:MOST_COLUMNS]
+
+    def cell(link: Link) -> str:
+        return f"{inside.rates[link]:.3g}{'!' * (link in inside.slow)}" if link in inside.rates else "-"
+
+    rows = [(str(a), *(cell((a, b)) for b in ranks)) for a in ranks]
+    title = f"{run.job.nodes[node].node}, from the row's rank to the column's, GB/s (! is slow)"
+    return plots.Table(title, ("", *map(str, ranks)), rows, screen="always")
+
+
+def _alone(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    """A strip for each number of ranks per node: only such nodes are comparable."""
     odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
     busbw = _busbw(facts, run)
     nodes = sorted(node for by_node in busbw.values() for node in by_node)
@@ -214,14 +249,3 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     ]
     if strips:
         yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    """Draws the nodes that have a slow link, else the first."""
-    nodes = intra_node.by_node(Looks(facts, run, _doubt).facts, run)
-    odd = [node for node, inside in nodes.items() if inside.slow]
-    for node in (odd or list(nodes)[:1])[:DRAWN]:
-        yield from heatmap.within_node(node, nodes[node].slow, nodes[node].rates, run)
-    rest = len(nodes) - max(1, len(odd[:DRAWN]))
-    if rest > 0:
-        yield f"{ranges.count(rest, 'other node')} not drawn"

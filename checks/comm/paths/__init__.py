@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, words
+from preflight.check import After, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, words
 from preflight.checks.comm.paths import broken, timed
 from preflight.checks.comm.paths.broken import BROKEN, NO_WAY
 from preflight.checks.comm.paths.search import LEAST_S, Found, PairTrial, Search
@@ -38,8 +38,11 @@ def _deadline(job: Job) -> float:
 
 
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, needs=("env.launch",),
-    when=("comm.init", "comm.transports", *localize.SYMPTOMS), unless=("net.mesh",), fresh=True, facts_version=2,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, fresh=True, facts_version=2,
+    after={
+        "env.launch": After.NEEDS, "comm.init": After.WHEN_BAD, "comm.transports": After.WHEN_BAD,
+        **localize.AFTER_SYMPTOMS, "net.mesh": After.WHEN_BAD | After.UNLESS_FAILED,
+    },
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from preflight.check import Job, Run, option, pairs
+from preflight.check import After, Job, Run, option, pairs
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 SYMPTOMS = (
@@ -17,6 +17,7 @@ SYMPTOMS = (
     "comm.rails", "net.mesh",
 )  # fmt: skip
 """Checks whose findings justify the time to look for the node or the pair."""
+AFTER_SYMPTOMS = dict.fromkeys(SYMPTOMS, After.WHEN_BAD)
 Link = pairs.Pair
 MOST_OF_A_RAIL = 0.75
 ENOUGH = 8

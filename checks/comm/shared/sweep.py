@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
+from preflight.check import After, Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
 from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
@@ -62,16 +62,8 @@ UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type"
 
 def plan(level: Level, facts_version: int = 1) -> Plan:
     """The plan of each check of a collective."""
-    return Plan(
-        Scope.WORLD,
-        level,
-        deadline_s=90,
-        estimate_s=5.0,
-        needs=("comm.init",),
-        uses=expected.READS,
-        baseline=True,
-        facts_version=facts_version,
-    )
+    after = {"comm.init": After.NEEDS, **dict.fromkeys(expected.READS, After.USES)}
+    return Plan(Scope.WORLD, level, deadline_s=90, estimate_s=5.0, after=after, facts_version=facts_version)
 
 
 def run(ctx: Context, *, operation: str) -> Facts:

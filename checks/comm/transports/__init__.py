@@ -10,7 +10,21 @@ and HCA are (src/graph/paths.cc: P2P and GPUDirect up to PXB, unless the machine
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, vote
+from preflight.check import (
+    After,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    ranges,
+    vote,
+)
 from preflight.checks.comm.shared import node_lines
 from preflight.checks.comm.shared.node_lines import NodeLog
 from preflight.checks.comm.shared.readings import MIB
@@ -32,7 +46,11 @@ def _deadline(job: Job) -> float:
 
 
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("comm.init",), uses=node_lines.READS
+    Scope.WORLD,
+    Level.STANDARD,
+    deadline_s=_deadline,
+    estimate_s=3.0,
+    after={"comm.init": After.NEEDS, **dict.fromkeys(node_lines.READS, After.USES)},
 )
 
 SOCKET = Code(

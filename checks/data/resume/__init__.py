@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -35,18 +36,16 @@ from preflight.checks.data.resume.compare import Id, ResumeDifference, compare
 from preflight.checks.data.resume.runs import LoaderRun, Order
 
 DEADLINE_S = 180.0
+DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.RANK,
-    Level.STANDARD,
+    lambda asked: Level.STANDARD if asked.sets(DATA) else None,
     deadline_s=DEADLINE_S,
     estimate_s=5.0,
-    uses=("data.sampler",),
-    unless=("data.sampler",),
-    fresh_with=("data",),
-    given=("data",),
+    after={"data.sampler": After.USES | After.UNLESS_FAILED},
+    fresh=True,
 )
 
-DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 BATCHES = option(count, 3, "batches after which the loader is stopped, for the first and for the second time")
 SECONDS = option(seconds, 20.0, "seconds for each of up to four processes; what they do not reach is not compared")
 SAMPLES = option(count, 50_000, "samples to read per epoch and rank")

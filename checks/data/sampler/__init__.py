@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -52,19 +53,18 @@ def _deadline(job: Job) -> float:
 
 
 PARTS = (batches, datasets, mistakes, orders, summary, replicas, disjoint)
+DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.WORLD,
     Level.STANDARD,
     deadline_s=_deadline,
     estimate_s=2.0,
-    uses=("comm.init",),
-    unless=("comm.init",),
-    fresh_with=("data",),
+    after={"comm.init": After.USES | After.UNLESS_FAILED},
+    fresh=lambda asked: asked.sets(DATA),
     facts_version=2,
 )
 
 
-DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 SECONDS = option(seconds, 30.0, "seconds for reading all loaders, both epochs")
 SAMPLES = option(count, 10_000_000, "samples to read per epoch and rank")
 PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")

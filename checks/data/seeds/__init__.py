@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -35,18 +36,16 @@ if TYPE_CHECKING:
     from preflight.checks.data.shared.generators import State
 
 PARTS = (repeated_draws,)
+DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.WORLD,
-    Level.STANDARD,
+    lambda asked: Level.STANDARD if asked.sets(DATA) else None,
     deadline_s=180.0,
     estimate_s=2.0,
-    uses=("data.sampler",),
-    unless=("comm.init",),
-    given=("data",),
+    after={"data.sampler": After.USES, "comm.init": After.UNLESS_FAILED},
 )
 
 
-DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
 SECONDS = option(seconds, 30.0, "seconds for all loaders together; the rest is skipped")
 PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
-from preflight.check import Action, Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Action, After, Code, Context, Finding, Group, Level, Plan, Run, Scope, plots, ranges, vote
 from preflight.checks.env.launch import cores, node_groups, places
 from preflight.checks.env.launch.cores import Cores
 from preflight.checks.env.launch.node_groups import Listed
@@ -23,7 +23,7 @@ from preflight.sdk import slurm
 
 STRANGERS = "preflight.strangers"
 PARTS = (node_groups, cores)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, after={STRANGERS: After.READS})
 
 INVALID = Code(
     "A launch variable is missing or not a number.",
@@ -135,8 +135,8 @@ def _listed(facts: Mapping[int, Facts]) -> list[Listed]:
     return [reading["listed"] for reading in facts.values() if "listed" in reading]
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    return places.table(facts, run)
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    yield places.table(facts, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

@@ -1,10 +1,10 @@
 """Where the ranks are: the node, the local rank, and the GPU that follows from it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from preflight.check import Node, Run, ranges
+from preflight.check import Node, Run, plots, ranges
 
 Rank = Mapping[str, Any]
 """The facts of one rank in env.launch."""
@@ -27,18 +27,16 @@ def sees_one_gpu(reading: Rank) -> bool:
     return bool(re.fullmatch("[^,]+", reading["environ"].get("CUDA_VISIBLE_DEVICES", "")))
 
 
-def table(facts: Mapping[int, Rank], run: Run) -> Iterator[str]:
-    """One line per kind of node: same number and spacing of ranks, same local ranks and GPUs."""
+def table(facts: Mapping[int, Rank], run: Run) -> plots.Table:
+    """One row per kind of node: same number and spacing of ranks, same local ranks and GPUs."""
     kinds: dict[object, list[Node]] = {}
     for node in run.job.nodes:
         kinds.setdefault(_kind(node, facts, run), []).append(node)
-    rows = [("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")]
-    rows += [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-    if rest := list(kinds.values())[MOST_KINDS:]:
-        yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
+    rows = [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
+    rest = list(kinds.values())[MOST_KINDS:]
+    left = f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
+    heads = ("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")
+    return plots.Table("where the ranks are", heads, rows, left if rest else "", screen="quiet")
 
 
 def _kind(node: Node, facts: Mapping[int, Rank], run: Run) -> object:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from preflight.check import (
     WHERE_KEYS,
     Action,
+    After,
     Code,
     Context,
     Figure,
@@ -42,7 +43,7 @@ from preflight.checks.gpu.compute import plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
-PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
+PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, after={"gpu.inventory": After.READS})
 
 REPEATS = option(int, 10, "how often to repeat a product")
 PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -37,7 +38,7 @@ from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk.gpu_clocks import BRAKE, HW_SLOWDOWN, HW_THERMAL, SLOWED, SW_THERMAL
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={"gpu.inventory": After.READS})
 
 MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
 """A CUDA context takes about half of it. If the driver's own reserve (0.3 to 0.9 GiB) counts as used, the same amount

@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -42,7 +43,7 @@ from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk import files
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={INVENTORY: After.READS})
 
 TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
 

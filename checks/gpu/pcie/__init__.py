@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -35,7 +36,7 @@ from preflight.checks.gpu.shared.readings import Pcie
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={INVENTORY: After.READS})
 
 WIDTH = Code(
     "A GPU's PCIe link has fewer lanes than it supports.",

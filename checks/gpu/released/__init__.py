@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import Action, After, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.gpu.released import counter_deltas, leftovers
 from preflight.checks.gpu.released.counter_deltas import CounterRise, LinkErrors
 from preflight.checks.gpu.released.leftovers import Leftover
@@ -28,7 +28,7 @@ PLAN = Plan(
     Level.STANDARD,
     deadline_s=60,
     estimate_s=1.0,
-    reads=(INVENTORY, HEALTH, PCIE, NVLINK, TOPOLOGY),
+    after=dict.fromkeys((INVENTORY, HEALTH, PCIE, NVLINK, TOPOLOGY), After.READS),
     fresh=True,
     last=True,
 )
@@ -87,7 +87,7 @@ RESERVE = 2**30
 """Bytes: the driver's own, 0.3 to 0.9 GiB, if it counts as used."""
 
 
-class After(TypedDict):
+class AtEnd(TypedDict):
     """One GPU after the run. Values are None if it stopped answering."""
 
     health: Health
@@ -99,7 +99,7 @@ class After(TypedDict):
 
 class Facts(TypedDict):
     look: GpuLook
-    """After by UUID."""
+    """By UUID."""
     left: list[Leftover]
     up_s: float
     """Since the node booted."""
@@ -125,7 +125,7 @@ def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
     looks_at_shm = ctx.rank in ctx.job.one_per_node(ctx.members)
     while True:
         look = nvml_survey.session().look(ctx, "health")
-        gpus: dict[str, After] = {
+        gpus: dict[str, AtEnd] = {
             uuid: {"health": health, "pcie": None, "links": None, "new": _new_holders(health, time.time() - began)}
             for uuid, health in look["gpus"].items()
         }
@@ -153,7 +153,7 @@ def _is_held_by_nobody(health: Health) -> bool:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    before = {check: run.facts(check) for check in PLAN.reads}
+    before = {check: run.facts(check) for check in PLAN.after}
     yield from nvml_errors.findings("gpu.released", _not_named_before(facts, before, run), run)
     yield from _driver_gone(before[INVENTORY], run)
     known = cards(before[INVENTORY], run)
@@ -229,7 +229,7 @@ def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
 # What is still held
 
 
-def _held(card: Card, before: Health, after: After, run: Run) -> Iterator[Finding]:
+def _held(card: Card, before: Health, after: AtEnd, run: Run) -> Iterator[Finding]:
     """New processes on a GPU. One that NVML listed before is not new, whatever its pid means here."""
     old = {process["pid"] for process in before["processes"] or ()}
     listed = {process["pid"]: process["memory"] for process in after["health"]["processes"] or ()}

@@ -9,7 +9,7 @@ siblings. Ranks that are bound to CPUs should run near their GPU.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
+from preflight.check import Action, After, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
@@ -19,7 +19,8 @@ from preflight.checks.gpu.topology.outliers import Cell, DifferingPairs, FarNic,
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
+READS = dict.fromkeys((INVENTORY, NVLINK), After.READS)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after=READS)
 CHECK = "gpu.topology"
 
 _P2P_FIX = (

@@ -16,6 +16,7 @@ from typing import Any
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -47,7 +48,7 @@ def _deadline(job: Job) -> float:
 
 
 RDMA = "net.rdma"
-PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, after={"net.rdma": After.READS})
 PARTS = (losses,)
 
 MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
@@ -244,7 +245,7 @@ def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
     """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. False if net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
-    seen = port_selection.nodes(run.facts(RDMA))
+    seen = port_selection.nodes(run.facts("net.rdma"))
     return nodes.keys() <= {node.rank for node in seen if node.uses_verbs and node.taken}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -48,13 +49,13 @@ def _deadline(job: Job) -> float:
 
 
 PARTS = (parity, traits)
+MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 PLAN = Plan(
     Scope.WORLD,
-    Level.FULL,
+    lambda asked: Level.STANDARD if asked.sets(MODEL) else None,
     deadline_s=_deadline,
     estimate_s=5.0,
-    needs=("comm.init", "train.alone"),
-    given=("model",),
+    after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
     fresh=True,
 )
 
@@ -76,7 +77,6 @@ def _strategies(text: str) -> dict[str, list[str]]:
     return found
 
 
-MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 STRATEGIES = option(_strategies, None, "such as ddp or fsdp2/offload, separated by commas, or all; unset: by level")
 BASE_BATCH = option(count, None, "the global batch that your learning rate was tuned for, to say how to scale it")
 TP_PLAN = option(

@@ -80,7 +80,7 @@ def _appendix(report: Report) -> dict[str, Any]:
     unread = [(its["file"], its["why"]) for its in report.get("explained", {}).get("unread", ())]
     return {
         "checks": plotted.table(["status", "check", "seconds", ""], rows, "checks"),
-        "pictures": "\n".join(console.pictures(report)), "outcomes": [*_outcomes(report["checks"])][:STACKS],
+        "pictures": "\n".join(console.pictures(report, page=True)), "outcomes": [*_outcomes(report["checks"])][:STACKS],
         "options": sorted(report["options"].items()), "command": " ".join(report["command"]), "unread": unread[:100],
         "overview": "\n".join(report.get("checkpoint", {}).get("overview", ())),
     }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -124,7 +125,7 @@ def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
         level,
         deadline_s=lambda job: deadline_s + job.world_size / 64,
         estimate_s=estimate_s,
-        needs=("comm.init", "train.alone"),
+        after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
         aside=True,
     )
 
