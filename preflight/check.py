@@ -42,8 +42,6 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
-BASELINE = "baseline:"
-"""Prefix of a check's id: names its facts in the run that the user compares with."""
 
 
 class Scope(StrEnum):
@@ -116,7 +114,7 @@ class Plan:
     judges_failures: bool = False
     """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
     baseline: bool = False
-    """`judge` compares with the facts of an earlier run if the user names one (`run.baseline()`)."""
+    """Without effect: where a check has SLOWER_THAN_BASELINE, what it records is compared with an earlier run."""
     facts_version: int = 1
     aside: bool = False
     """What it draws is in the reports; the screen shows it only if it did not pass or was asked for by its id."""
@@ -356,14 +354,17 @@ class Run:
     groups: tuple[Group, ...] = ()
     """The nodes that belong together, as far as the checks before this one know."""
 
+    earlier: tuple[Figure, ...] = ()
+    """The check's figures in the run of `--baseline REPORT`, each the median of those that measured it. Empty if no run
+    was named, or it has other ranks or another backend. They are compared after `judge`, which need not do it."""
+
     def facts(self, check: str) -> Mapping[int, Any]:
         """The facts of a check, by rank: its own, or one that is in `PLAN.reads`."""
         return self.facts_of(check)
 
-    def baseline(self, check: str) -> Mapping[int, Any]:
-        """The facts of this check, or of one that is in `PLAN.reads`, in the run of `--baseline REPORT`, by rank.
-        That run had the same backend and number of ranks. Empty if no run was named or the check was not in it."""
-        return self.facts_of(f"{BASELINE}{check}")
+    def baseline(self, check: str) -> Mapping[int, Any]:  # noqa: ARG002 -- as it was
+        """Always empty: the facts of an earlier run are not kept, its figures are `earlier`."""
+        return {}
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)

@@ -40,8 +40,7 @@ def _deadline(job: Job) -> float:
 
 PARTS = (localize, messages, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
-    baseline=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS
 )  # fmt: skip
 
 SLOW_SIDES = Code(
@@ -71,7 +70,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if blame is not None:
         yield from looks.said(_blamed(blame, run))
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.pairs", blame, run)
 
 
 def _blamed(blame: Blame, run: Run) -> Iterator[Finding]:

@@ -20,9 +20,7 @@ from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, messages, confirmation)
-PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
-)  # fmt: skip
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",))
 
 SLOW_TOGETHER = Code(
     "A rail is slow when all its nodes use it at once, although none of its links is slow alone.",
@@ -54,7 +52,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if blame is not None:
         yield from looks.said([*messages.findings(blame, run), *_together(looks.facts, run)])
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.rails", blame, run)
 
 
 def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:

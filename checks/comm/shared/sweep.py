@@ -63,7 +63,7 @@ UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type"
 def plan(level: Level, facts_version: int = 1) -> Plan:
     """The plan of each check of a collective."""
     return Plan(
-        Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS, baseline=True,
+        Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS,
         facts_version=facts_version,
     )  # fmt: skip
 
