@@ -44,8 +44,6 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
-BASELINE = "baseline:"
-"""Prefix of a check's id: names its facts in the run that the user compares with."""
 
 
 class Severity(StrEnum):
@@ -264,14 +262,17 @@ class Run:
     groups: tuple[Group, ...] = ()
     """The nodes that belong together, as far as the checks before this one know."""
 
+    earlier: tuple[Figure, ...] = ()
+    """The check's figures in the run of `--baseline REPORT`, each the median of those that measured it. Empty if no run
+    was named, or it has other ranks or another backend. They are compared after `judge`, which need not do it."""
+
     def facts(self, check: str) -> Mapping[int, Any]:
         """The facts of a check, by rank: its own, or one that its plan reads."""
         return self.facts_of(check)
 
-    def baseline(self, check: str) -> Mapping[int, Any]:
-        """The facts of this check, or of one that its plan reads, in the run of `--baseline REPORT`, by rank.
-        That run had the same backend and number of ranks. Empty if no run was named or the check was not in it."""
-        return self.facts_of(f"{BASELINE}{check}")
+    def baseline(self, check: str) -> Mapping[int, Any]:  # noqa: ARG002 -- as it was
+        """Always empty: the facts of an earlier run are not kept, its figures are `earlier`."""
+        return {}
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)

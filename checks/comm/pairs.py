@@ -73,7 +73,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if blame is not None:
         yield from looks.confirmed(_blamed(blame, run))
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.pairs", blame, run)
 
 
 def _blamed(blame: Blame, run: Run) -> Iterator[Finding]:

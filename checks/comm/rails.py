@@ -67,7 +67,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if blame is not None:
         yield from looks.confirmed([*messages.findings(blame, run), *_together(looks.facts, run)])
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.rails", blame, run)
 
 
 def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:

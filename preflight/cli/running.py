@@ -105,7 +105,9 @@ def run(options: argparse.Namespace) -> int:
         selection = replace(selection, only=_of_level(selection.only, level, sources))
     here = identity.from_environ(os.environ)
     sinks = delivering.sinks(options)
-    earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
+    earlier = "" if sinks.baseline else options.baseline or ""
+    if earlier and not here.rank:
+        baseline.refuse_unreadable(earlier)
     kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
     request = Request(
         selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds, options.profile or ""

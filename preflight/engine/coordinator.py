@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from preflight.check import BASELINE, After, Scope
+from preflight.check import After, Scope
 from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
@@ -81,7 +81,6 @@ class Coordinator:
         specs, broken = loading.load(self.loop, self.job, self.request)
         for result in broken:
             self._add(result)
-        self._keep_baseline(specs)
         self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
         self._screen.planned(list(self._specs))
         self._screen.say([f"{spec.id}: {text}" for spec in self._specs.values() for text in spec.old_names])
@@ -101,20 +100,6 @@ class Coordinator:
         self._refuse_foreign()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
-
-    def _keep_baseline(self, specs: list[Spec]) -> None:
-        """Copies the facts that checks compare with into this run: its report can then be judged again on its own."""
-        baseline = self.request.baseline
-        if baseline is None:
-            return
-        incomparable = run_findings.incomparable_baseline(baseline, self.job)
-        if incomparable is not None:
-            self.add_run_finding(incomparable)
-            return
-        for spec in specs:
-            comparable = baseline.facts_versions.get(spec.id) == spec.plan.facts_version
-            for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
-                self.book.add(f"{BASELINE}{spec.id}", ranks, text)
 
     def _add(self, result: Result) -> None:
         self.results.append(result)

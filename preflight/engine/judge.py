@@ -10,6 +10,7 @@ from preflight.core.facts import FactsStore
 from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
+from preflight.core.record import BASELINE
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -32,9 +33,9 @@ class Judge:
         """From how many ranks the kept process has facts, by check."""
 
     def ask(self, spec: Spec, outcomes: Mapping[int, Outcome], groups: Sequence[Group]) -> Returned | Failure:
-        """What `judging.judge` returns, or why it did not."""
+        """What `judge_check` returns, or why it did not."""
         deadline_s = judging.deadline_s(len(outcomes))
-        judge = partial(judging.judge, spec.source, self._job, outcomes, self._book, self._settings, groups)
+        judge = partial(judge_check, spec.source, self._job, outcomes, self._book, self._settings, groups)
         if spec.source.kind != "builtin":
             return self._loop.ask(judge, deadline_s)
         if self._kept is not None and (order := self._order(spec, outcomes, groups)) is not None:
@@ -88,8 +89,20 @@ class Judge:
             outcomes = {rank: Outcome.from_json(outcome) for rank, outcome in order["outcomes"]}
             groups = tuple(Group(group["name"], tuple(group["nodes"])) for group in order["groups"])
             source = Source(**order["source"])
-            result = judging.judge(source, self._job, outcomes, self._book, self._settings, groups)
+            result = judge_check(source, self._job, outcomes, self._book, self._settings, groups)
             channel.send_all({"value": result})
+
+
+def judge_check(
+    source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
+    groups: Sequence[Group] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """In a child: what `judging.judge` returns, with `--baseline REPORT` also what is slower than there."""
+    if BASELINE not in book.checks():  # most runs: the history is not even imported
+        return judging.judge(source, job, outcomes, book, settings, groups)
+    from preflight.history import compare
+
+    return compare.judge(source, job, outcomes, book, settings, groups)
 
 
 def is_sound(answer: Returned | Failure) -> bool:

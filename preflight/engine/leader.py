@@ -8,6 +8,7 @@ from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind
 from preflight.core.finding import Reported
 from preflight.core.job import Job
+from preflight.core.record import BASELINE
 from preflight.engine import baseline, shutdown, store_keys, store_messages
 from preflight.engine.child import LimitReached
 from preflight.engine.coordinator import Coordinator
@@ -56,13 +57,14 @@ class Leader:
         if self.context.astray:
             return self._conclude(self._without_checks(astray(self.context.astray)))
         try:
-            self._prepare_output()
             self._refuse_other_arguments()
             request = self.task.request
             backend, doubt = choose_backend(self.loop, request.backend, needs_torch=self.task.needs_torch)
             job = self.membership.job(backend)
-            self.loop.slot = self.context.new_slot(self.membership.run_id, job)
             coordinator = Coordinator(self.loop, self.membership, job, request, self.context.screen)
+            self._keep_baseline(coordinator)
+            self._prepare_output()  # which clears its folder: the baseline may lie there
+            self.loop.slot = self.context.new_slot(self.membership.run_id, job)
             if doubt:
                 coordinator.add_run_finding(replace(doubt, where=job.where(0)))
             self.context.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
@@ -73,6 +75,15 @@ class Leader:
         except LimitReached as why:
             return self._conclude(self._without_checks(no_process(str(why), {"node": self.identity.node_name})))
         return self._conclude(coordinator)
+
+    def _keep_baseline(self, coordinator: Coordinator) -> None:
+        """Its figures are kept beside the run's facts: the report can then be judged again on its own."""
+        path, sources = self.task.request.baseline, self.task.request.sources
+        figures, finding = baseline.read(self.loop, path, coordinator.job, sources) if path else ("", None)
+        if finding:
+            coordinator.add_run_finding(finding)
+        if figures:
+            coordinator.book.add(BASELINE, [0], figures)
 
     def _without_checks(self, finding: Reported) -> Coordinator:
         """A run that ends with this finding: the job cannot start, so nothing is measured."""

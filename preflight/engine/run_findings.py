@@ -25,7 +25,6 @@ from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.store_seal import SECRET
 from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
-from preflight.planning.plan import Baseline
 from preflight.results.result import Result
 
 NAMED_ONE_BY_ONE = 16
@@ -48,15 +47,6 @@ def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping
         fix=fix,
         action=engine_action(severity, slug),
     )
-
-
-def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
-    """A finding if the baseline's figures cannot be compared with this job, else None."""
-    theirs, ours = (f"{compared.world_size} ranks on {compared.backend}" for compared in (baseline.job, job))
-    if theirs == ours:
-        return None
-    text = f"--baseline {baseline.path} is of {theirs}, expected {ours} as in this run: nothing is compared with it"
-    return run_finding("warn", "baseline", text, "Name a report of a run with the same number of ranks and backend.")
 
 
 def never_came(

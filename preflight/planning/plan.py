@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from preflight.check import After, Level
-from preflight.core.facts import FactsStore, content_hash
-from preflight.core.job import Job
+from preflight.core.facts import content_hash
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.node_kinds import ProfileKind
@@ -39,17 +38,6 @@ class CheckSelection:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """The parts of an earlier run that are needed to compare with it: `--baseline REPORT`."""
-
-    path: str
-    job: Job
-    facts: FactsStore
-    facts_versions: Mapping[str, int]
-    """By check."""
-
-
-@dataclass(frozen=True)
 class Request:
     """What the user asked rank 0 for."""
 
@@ -59,7 +47,8 @@ class Request:
     sources: Mapping[str, Source]
     backend: str = "auto"
     policy: Policy = field(default_factory=Policy)
-    baseline: Baseline | None = None
+    baseline: str = ""
+    """The path of `--baseline REPORT`."""
     profile: tuple[ProfileKind, ...] = ()
     """What each kind of node has: `--profile FILE`."""
     profile_path: str = ""

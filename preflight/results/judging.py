@@ -13,7 +13,7 @@ from types import GeneratorType
 from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, After, Finding, Job, Plan, Run, Severity
+from preflight.check import After, Figure, Finding, Job, Plan, Run, Severity
 from preflight.core import plots, rank_ranges
 from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
@@ -22,6 +22,7 @@ from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
 from preflight.core.groups import Group
 from preflight.core.outcome import Outcome
+from preflight.core.record import BASELINE
 from preflight.hangs import blame
 from preflight.planning import registry
 from preflight.planning.policy import Policy
@@ -79,6 +80,7 @@ def judge(
             options=check.values(settings),
             facts_of=facts_of,
             groups=tuple(groups),
+            earlier=_earlier(check.id, book),
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
@@ -91,6 +93,20 @@ def judge(
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
         cause = error.__cause__ or error if isinstance(error, _AtYield) else error
         return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
+
+
+def baseline(book: FactsStore) -> list[list[Any]]:
+    """The figures of the run of `--baseline REPORT`, as in the `figures` of an entry of the history."""
+    stored: list[list[Any]] = book.of(BASELINE)[0]["figures"] if BASELINE in book.checks() else []
+    return stored
+
+
+def _earlier(check: str, book: FactsStore) -> tuple[Figure, ...]:
+    rows = [row for row in baseline(book) if row[0] == check]
+    return tuple(
+        Figure(name, figure["value"], measure, labels=figure["labels"], less_is_better=figure["less_is_better"])
+        for _, name, measure, figure in rows
+    )
 
 
 def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
@@ -154,7 +170,7 @@ def _to_do(source: Source) -> str:
 def _reader(check: Check, book: FactsStore) -> Any:
     @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
-        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.ids(After.READS | After.USES)):
+        if id_ not in (check.id, *check.plan.ids(After.READS | After.USES)):
             raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which PLAN.after does not read")
         return book.of(id_)
 
@@ -175,12 +191,13 @@ def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, A
 
 def _checked(check: Check, finding: object, judged: object) -> dict[str, Any]:
     try:
-        return _as_json(check, finding)
+        return as_json(check, finding)
     except (errors.BrokenCheck, TypeError, ValueError) as error:
         raise _AtYield(_yielded_at(judged, registry.own_path(check.source))) from error
 
 
-def _as_json(check: Check, finding: object) -> dict[str, Any]:
+def as_json(check: Check, finding: object) -> dict[str, Any]:
+    """As the report holds it. Raises BrokenCheck for what is no finding of this check."""
     if not isinstance(finding, Finding):
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
     if finding.severity is Severity.ERROR:

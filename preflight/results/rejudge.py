@@ -1,7 +1,7 @@
 """`preflight show --judge`: judges the facts of a saved report again, with new settings or a newer preflight."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from preflight.core import rank_ranges
@@ -20,6 +20,8 @@ from preflight.results import already_measured, judging, result
 from preflight.results.report import Report, findings_of, without_secrets
 from preflight.results.result import Result
 
+Judging = Callable[..., dict[str, Any]]
+"""As `judging.judge`."""
 JUDGED = ("status", "findings", "summary", "skipped", "picture", "plots")
 
 
@@ -29,9 +31,10 @@ def judge_again(
     sources: Mapping[str, Source],
     settings: Mapping[str, str],
     policy: Policy | None = None,
+    judge: Judging = judging.judge,
 ) -> Report:
     """A new report from the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
-    a check that does not exist here."""
+    a check that does not exist here. `judge`: what judges a check; history.compare has one that knows the past."""
     job = Job.from_json(report["job"])
     kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
     policy, strict = policy or Policy.from_json(kept), kept["strict"]
@@ -39,7 +42,7 @@ def judge_again(
     known = {name: text for name, text in report["options"].items() if name not in hidden} | {**settings}
     results: list[Result] = []
     for old in report["checks"]:
-        results.append(_again(old, job, book, sources, known, policy, result.groups_of(results)))
+        results.append(_again(old, job, book, sources, known, policy, result.groups_of(results), judge))
     results = already_measured.resolved(results, job)
     groups = result.groups_of(results)
     checks = [
@@ -71,6 +74,7 @@ def _again(
     settings: Mapping[str, str],
     policy: Policy,
     groups: Iterable[Group],
+    judge: Judging,
 ) -> Result:
     id_, outcomes = old["check"], outcomes_of(old, book)
     if id_ == RUN or not outcomes:
@@ -81,7 +85,7 @@ def _again(
         check = registry.load(sources[id_])
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
-    answer = Returned(judging.judge(check.source, job, outcomes, book, settings, groups))
+    answer = Returned(judge(check.source, job, outcomes, book, settings, groups))
     return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 

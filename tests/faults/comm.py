@@ -75,7 +75,7 @@ SLOW = tuple(
     elsewhere(
         f"comm_slow_link_{name}",
         f"The link between two nodes carries 80 Mbit/s, and more in the run that is the baseline ({name}).",
-        f"`tc tbf` at 80 Mbit/s on eth0 of both, and `--set comm.{name}.min_gb_per_s=0.015`",
+        f"`tc tbf` at 80 Mbit/s on eth0 of both; `--set comm.{name}.min_gb_per_s=0.015`, `baseline_share=0.5`",
         f"warn comm.{name}.too_slow", f"warn comm.{name}.below_expected", f"warn comm.{name}.slower_than_baseline",
         culprit={}, exit_code=0,
     )

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from preflight.check import Action, Code, Finding, Run, ranges, words
-from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
 from preflight.sdk.pairs import Wording
 
@@ -211,17 +210,6 @@ class LinkMessages:
 
     def _expected(self, which: str) -> str:
         return f"expected about {words.rate_of_gb(self._usual())}, as {which}"
-
-
-def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
-    """Compares links that both runs timed; reports if most are much slower."""
-    baseline, now = localize.link_rates(run.baseline(check)), blame.rates
-    factor = run[localize.SLOWER] if run.job.backend == "nccl" else run[localize.MUCH_SLOWER]
-    shares = [now[link] / baseline[link] for link in now if link in baseline]
-    if shares and statistics.median(shares) * factor < 1:
-        usual, before = statistics.median(now.values()), statistics.median(baseline.values())
-        text = f"links have a median of {words.rate_of_gb(usual)}, {statistics.median(shares):.0%} of the baseline's"
-        yield SLOWER_THAN_BASELINE.warn(f"{text}; expected about {words.rate_of_gb(before)}")
 
 
 def _three(value: float) -> float:

@@ -12,6 +12,7 @@ from preflight.checks.comm import nodes, pairs, rails
 from preflight.checks.comm.shared import meetings
 from tests import drawn
 from tests.checks.comm.made_links import job, nodes_of, of_nodes, of_pairs, of_rails
+from tests.history import past
 
 MANY = 512
 BOTH = [(rails, of_rails), (pairs, of_pairs)]
@@ -246,18 +247,12 @@ def test_a_job_on_one_node_has_a_slow_pair() -> None:
 # Baseline, facts, pictures
 
 
-def with_baseline(module: ModuleType, before: dict[int, Any], now: dict[int, Any], width: int) -> list[str]:
-    made = job(len(now) // width, width)
-    facts = {f"baseline:{module.__name__.removeprefix('preflight.checks.')}": before}
-    run = Run(made, tuple(now), {}, {}, lambda id_: facts.get(id_, {}))
-    return [found.message for found in module.judge(now, run)]
-
-
-def test_links_that_are_all_slower_than_in_the_baseline_are_told() -> None:
-    before, halved = of_rails(4, 2), of_rails(4, 2, lambda *_: 0.5)
-    assert with_baseline(rails, before, before, 2) == []
-    (told,) = with_baseline(rails, before, halved, 2)
-    assert told == "links have a median of 20 GB/s, 50% of the baseline's; expected about 40 GB/s"
+@pytest.mark.parametrize(("module", "made"), BOTH)
+def test_links_that_are_all_slower_than_in_the_baseline_are_told(module: ModuleType, made: Any) -> None:
+    before, halved, placed = made(4, 2), made(4, 2, lambda *_: 0.5), job(4, 2)
+    assert past.slower(module, before, before, placed) == []
+    (told,) = past.slower(module, before, halved, placed)
+    assert told == "rate of a link 20 GB/s is 50% of 40, the baseline's (spread 0.0%), expected at least 80%"
 
 
 def test_facts_stay_small() -> None:
