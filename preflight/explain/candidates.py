@@ -135,6 +135,7 @@ def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
     names = evidence.seen.keys() | ({SINGLE_NODE} if evidence.on_one_host() else set())
     met = [row for name in evidence.seen if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    met = [row for row in met if evidence.seen[row.name].count >= row.least]
     met = [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
     return [row for row in met if not _is_over(evidence, row)]
 
@@ -184,7 +185,7 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}), action=row.action,
         named=frozenset(kept.ranks) if row.role == "cause" and is_about_its_writer(first) else frozenset(),
     )  # fmt: skip
 
