@@ -59,8 +59,8 @@ def afterwards(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str
         (folder / str(number)).write_text(f"{line}\n" * times)
         inputs.append(Input(str(folder / str(number)), name, "log"))
     logs = {file.shown: Evidence() for file in inputs}
-    for line in Reader(inputs, book().words):
-        logs[line.file].add(line, book().matches(line))
+    for read in Reader(inputs, book().words):
+        logs[read.file].add(read, book().matches(read))
     return {
         name: {found.severity for found in diagnosis.explain(log, [], book())} - {"info"} for name, log in logs.items()
     }
