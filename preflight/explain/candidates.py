@@ -36,6 +36,7 @@ SINGLE_NODE = "nccl.single_node"
 """Row of a job on one node."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
+XIDS = "kernel.xid_"
 _WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
@@ -164,7 +165,10 @@ def _is_warning(line: Line) -> bool:
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     """A row of WENT_ON excludes nothing that came after it and before a failure: that is another attempt, or another
-    job's end."""
+    job's end. An Xid excludes nothing on other GPUs."""
+    if name.startswith(XIDS):
+        ours, others = (evidence.matches(of) for of in (row.name, name))
+        return {match.groups.get("device") for match in ours} <= {match.groups.get("device") for match in others}
     if name not in WENT_ON:
         return True
     last = max((match.line for match in evidence.matches(row.name)), key=lambda line: line.order)

@@ -21,6 +21,8 @@ ACTIONS = {
     "dcgmi diag -r 3.",
     "reboot": "Drain the node and power-cycle it; if it recurs, have the card reseated or replaced.",
     "reseat": "Have the power cable of the card checked.",
+    "ecc": "nvidia-smi -i {device} -e 1 turns ECC on, so that bad rows are remapped; then reset the GPU.",
+    "heat": "Check fans and air flow (ipmitool sensor); ask the data center.",
     "replace": "Drain the node, reset the GPU (nvidia-smi --gpu-reset -i {device}), run dcgmi diag -r 3, and have the "
     "card replaced if that fails.",
     "link": "nvidia-smi nvlink -s -i {device} and nvidia-smi nvlink -e -i {device}; if links are down or errors rise, "
@@ -39,6 +41,8 @@ OPERATORS = {
     "reset": Action.RESET_GPU,
     "reboot": Action.REBOOT,
     "reseat": Action.REPLACE,
+    "ecc": Action.FIX_CONFIG,
+    "heat": Action.REPLACE,
     "replace": Action.REPLACE,
     "link": Action.NONE,
     "fabric": Action.RESET_GPU,
@@ -59,17 +63,23 @@ class Known(NamedTuple):
     """Beside a job that has ended. cause: it may have ended the job. program: the job's own code caused it. warn: it
     ends no job. nothing. graded: cause if the line says fatal, else warn."""
     action: str
+    nvidia: str
+    """NVIDIA's own immediate action (its resolution bucket); "" where the catalog gives none."""
+    branch: str
+    """Drivers and GPUs with this meaning, where others have another; "" for all."""
     meaning: str
     source: str
 
 
-UNKNOWN = Known("", "", "graded", "graded", "watch", "an error that is not in our table", "")
+UNKNOWN = Known("", "", "graded", "graded", "watch", "", "", "an error that is not in our table", "")
+PEER_CAUSED = frozenset((21, *range(32, 39), 40))
+"""Causes of a link's end (Xid 149) that NVIDIA's catalog sees in the peer, its software or its host."""
 RECOVERY = "154"
 """The Xid that says what the driver asks for, or no longer asks for; kernel.toml has its row."""
 _NUMBER = r"(?P<what>\d+)"
 _NONFATAL = r"(?i:\bnon-?fatal\b)"
-_OF_THE_PEER = r"\(0x[\da-fA-F]?[26aAeE]5[\da-fA-F]{5}\b"
-"""NVLink 5: bits 20 to 25 of the first word after the link are 37 if the other end caused the error."""
+_OF_THE_PEER = r"\(0x[\da-fA-F]?(?:[26aAeE][0-68]|[159dD]5)[\da-fA-F]{5}\b"
+"""NVLink 5: bits 20 to 25 of the first word after the link tell if the other end caused the error (PEER_CAUSED)."""
 _FATAL = rf"(?!.*?{_NONFATAL})(?!.*?{_OF_THE_PEER})(?=.*?(?i:\bfatal\b))"
 _ROLES = {
     "cause": {"role": "cause", "slug": "gpu_hw_fault", "weight": 93},
@@ -77,6 +87,8 @@ _ROLES = {
     "program": {"role": "failure", "slug": "app_crash", "weight": 40},
 }
 """Of signatures, by `Known.afterwards`."""
+_OWN = {("xid", "109"): ("kernel.xid_13", "kernel.xid_31")}
+"""Errors of the program itself after which the GPU cannot switch contexts, on the same GPU: then it is sound."""
 _OF = {"xid": ("Xid", "GPU", "NVIDIA driver 390 to 590"), "sxid": ("SXid", "NVSwitch", "NVIDIA driver 450 to 590")}
 
 
@@ -138,4 +150,5 @@ def _signature(row: Known, afterwards: str, numbers: str, form: str, says_fatal:
         "fix": f"There: {ACTIONS[row.action]}" if "nvidia-smi" in ACTIONS[row.action] else ACTIONS[row.action],
         "action": str(OPERATORS[row.action]),
         "example": example.format(number), "near_miss": example.format(other),
+        "unless": _OWN.get((row.log, row.number), ()),
     }  # fmt: skip

@@ -135,7 +135,7 @@ BY_SLUG = {
 """Codes of lines whose row says all about them."""
 FAULTS = ("fail", "warn")
 RECOVERY_XID, LOST_XID = xids.RECOVERY, "79"
-LINK_XIDS, OF_THE_PEER = ("144", "145", "146", "147", "148", "149", "150"), 37
+LINK_XIDS = ("144", "145", "146", "147", "148", "149", "150")
 FLAPS, BOOT_S = 2, 600
 """A link may go down once on purpose, and does so while the node boots."""
 PROBING_S = 30
@@ -249,9 +249,9 @@ def _graded(log: KernelLog, event: Event) -> Severity:
 
 
 def _is_of_the_peer(event: Event) -> bool:
-    """Whether an NVLink error was caused by the other end: bits 20 to 25 of the first word after the link."""
+    """Whether an NVLink error was caused by the other end: bits 20 to 25 of the first word after the link tell it."""
     word = re.search(r"\(0x([0-9a-f]+)", event["text"], re.IGNORECASE)
-    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
+    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F in xids.PEER_CAUSED
 
 
 def _recoveries(log: KernelLog) -> list[Event]:
