@@ -122,6 +122,25 @@ def rows(forms: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     for row in _read():
         if row.afterwards != "nothing":
             yield from _graded(row, _any(_numbers(row.number)), forms)
+    yield from _of_fabric_manager()
+
+
+def _of_fabric_manager() -> Iterator[dict[str, Any]]:
+    """Rows for what the fabric manager's own log says of the same errors."""
+    harmless = (row for row in _read() if row.log == "sxid" and row.afterwards == "nothing")
+    sound = _any(number for row in harmless for number in _numbers(row.number))
+    line = "[ERROR] [tid 841] detected NVSwitch {} error {{}} on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33"
+    of = r" on .*?pci bus id (?P<device>[\da-fA-F:.]+)"
+    for kind, word, afterwards in (("fatal", "fatal", "cause"), ("nonfatal", "non-fatal", "warn")):
+        example = line.format(word)
+        yield {
+            **_ROLES[afterwards], "name": f"fabricmanager.sxid_{kind}", "word": f"detected NVSwitch {word} error",
+            "pattern": rf"detected NVSwitch {word} error (?P<what>(?!(?:{sound})\b)\d+){of}",
+            "says": f"the fabric manager reports a {word} error of the NVSwitch at PCI {{device}} (SXid {{what}})",
+            "fix": ACTIONS["fabric"], "action": str(OPERATORS["fabric"]), "versions": "fabric manager 450 to 590",
+            "source": "NVIDIA Fabric Manager guide",
+            "example": example.format(12028), "near_miss": example.format(22013),
+        }  # fmt: skip
 
 
 def _any(numbers: Iterable[int]) -> str:

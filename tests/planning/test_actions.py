@@ -99,10 +99,18 @@ ACTIONS = {
 }
 """All other codes of checks: fix_config."""
 CAUSES = {
-    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error"},
+    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error", "node_lost"},
     Action.RESTART_JOB: {"external_signal", "stray_connection"},
     Action.REBOOT: {"node_fault"},
-    Action.NONE: {"app_crash", "launch_failed", "remote_peer_failure", "slow_rank_timeout", "storage", "unknown"},
+    Action.NONE: {
+        "app_crash",
+        "launch_failed",
+        "remote_peer_failure",
+        "service",
+        "slow_rank_timeout",
+        "storage",
+        "unknown",
+    },
 }
 """Of preflight explain; all others: fix_config."""
 BROKEN = Code("It is broken.", fix="Replace {gpu}.", action=Action.REPLACE)

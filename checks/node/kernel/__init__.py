@@ -130,7 +130,7 @@ FABRIC_MANAGER = Code(
 BY_SLUG = {
     "xid": XID, "driver": DRIVER, "iommu": IOMMU, "kernel_bug": KERNEL_BUG, "hung": HUNG, "memory_error": MEMORY_ERROR,
     "throttled": THROTTLED, "out_of_memory": OUT_OF_MEMORY, "open_files": OPEN_FILES, "disk": DISK,
-    "file_server": FILE_SERVER, "nic": NIC,
+    "file_server": FILE_SERVER, "nic": NIC, "aer": AER,
 }  # fmt: skip
 """Codes of lines whose row says all about them."""
 FAULTS = ("fail", "warn")
