@@ -1,5 +1,5 @@
 """docs/checks/: a page per check, out of its code; and the list of all, for `preflight list`. `python -m
-tests.check_pages` writes them, and docs/options.md."""
+tests.check_pages` writes them, docs/options.md and docs/book.md."""
 
 import inspect
 from collections import Counter
@@ -12,7 +12,7 @@ from preflight.explain import pages as explained
 from preflight.failure_book.book import book
 from preflight.planning import built_in, describe, levels, registry
 from preflight.rendezvous import codes
-from tests import option_page
+from tests import book_page, option_page
 
 FOLDER = Path(__file__).parent.parent / "docs" / "checks"
 ABOUT = """A check's page says what it measures, what each finding means, what to do, and which options there are.
@@ -100,3 +100,4 @@ if __name__ == "__main__":
     for name, text in pages():
         (FOLDER / name).write_text(text)
     option_page.PATH.write_text(option_page.text())
+    book_page.PATH.write_text(book_page.text())

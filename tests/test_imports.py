@@ -67,7 +67,7 @@ def not_for_checks(path: str, name: str) -> bool:
     if not _is_in(name, "preflight"):
         return name.startswith(".") or name.partition(".")[0] in ("rich", "tests")
     allowed = [*OF_CHECKS, f"preflight.checks.{family}.shared", *["preflight.train_smoke"] * (family == "train")]
-    allowed += ["preflight.failure_book"] * (f"{family}.{part}" == "comm.init")
+    allowed += ["preflight.failure_book"] * (f"{family}.{part}" in ("comm.init", "node.kernel"))
     if part != "shared":
         allowed.append(f"preflight.checks.{family}.{part}")
     packages = {f"preflight.checks.{family}.{child}" for child in ("shared", part)}

@@ -36,6 +36,7 @@ SINGLE_NODE = "nccl.single_node"
 """Row of a job on one node."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
+XIDS = "kernel.xid_"
 _WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
@@ -135,6 +136,7 @@ def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
     names = evidence.seen.keys() | ({SINGLE_NODE} if evidence.on_one_host() else set())
     met = [row for name in evidence.seen if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    met = [row for row in met if evidence.seen[row.name].count >= row.least]
     met = [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
     return [row for row in met if not _is_over(evidence, row)]
 
@@ -163,7 +165,10 @@ def _is_warning(line: Line) -> bool:
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     """A row of WENT_ON excludes nothing that came after it and before a failure: that is another attempt, or another
-    job's end."""
+    job's end. An Xid excludes nothing on other GPUs."""
+    if name.startswith(XIDS):
+        ours, others = (evidence.matches(of) for of in (row.name, name))
+        return {match.groups.get("device") for match in ours} <= {match.groups.get("device") for match in others}
     if name not in WENT_ON:
         return True
     last = max((match.line for match in evidence.matches(row.name)), key=lambda line: line.order)
@@ -184,7 +189,7 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}), action=row.action,
         named=frozenset(kept.ranks) if row.role == "cause" and is_about_its_writer(first) else frozenset(),
     )  # fmt: skip
 

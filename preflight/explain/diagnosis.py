@@ -68,6 +68,8 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
     victims = _noticing(first).union(*(consequence.ranks for consequence in after))
     named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
+    if any(_concluded(other, book, sure).severity == "fail" for other in others):
+        named = replace(named, severity="fail")  # a fault that alone ends no job, and a job that has ended
     return [
         replace(
             _without_cause(named) if sure == NONE or named.slug == UNKNOWN else named,
@@ -182,7 +184,7 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
         count=sum(candidate.count for candidate in ranked),
         quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
         rows=first.rows.union(*(candidate.rows for candidate in others)),
-        named=accused,
+        named=accused, severity=base.severity if all(candidate.severity for candidate in group) else "",
     )  # fmt: skip
 
 

@@ -142,14 +142,14 @@ def test_a_time_limit_after_a_restart_is_what_ended_the_job(tmp_path: Path) -> N
     assert len(attempts(made)) == 2
 
 
-@pytest.mark.parametrize("end", [REQUEUE, NODE_FAIL])
-def test_a_job_that_slurm_requeued(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(("end", "slug"), [(REQUEUE, "external_signal"), (NODE_FAIL, "node_lost")])
+def test_a_job_that_slurm_requeued(tmp_path: Path, end: str, slug: str) -> None:
     well = explained(tmp_path, *STEPS, end, *STEPS)
-    assert well["exit_code"] == 0 and attempts(well)[0].startswith("attempt 1 of 2 failed (external_signal)")
+    assert well["exit_code"] == 0 and attempts(well)[0].startswith(f"attempt 1 of 2 failed ({slug})")
     failed = explained(tmp_path, *STEPS, end, *STEPS, OUT_OF_MEMORY)
     assert (first(failed), len(attempts(failed))) == ("gpu_oom", 2)
     alone = explained(tmp_path, *STEPS, end)
-    assert (first(alone), attempts(alone)) == ("external_signal", [])
+    assert (first(alone), attempts(alone)) == (slug, [])
 
 
 def test_several_steps_of_srun_in_one_log(tmp_path: Path) -> None:

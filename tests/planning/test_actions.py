@@ -31,7 +31,7 @@ ACTIONS = {
         "gpu.released": {"memory", "recovery", "uncorrected"},
     },
     Action.REBOOT: {
-        "node.kernel": {"driver", "hung", "nic"},
+        "node.kernel": {"driver", "hung", "kernel_bug", "nic"},
         "gpu.inventory": {"count", "missing", "no_answer"},
         "gpu.health": {"no_answer"},
         "gpu.pcie": {"no_answer", "uplink"},
@@ -42,7 +42,7 @@ ACTIONS = {
         "gpu.released": {"no_answer"},
     },
     Action.REPLACE: {
-        "node.kernel": {"aer", "link_down", "memory_error", "throttled"},
+        "node.kernel": {"aer", "disk", "link_down", "memory_error", "throttled"},
         "gpu.inventory": {"memory"},
         "gpu.health": {"hot", "inforom", "remapped", "retired", "sram", "throttled"},
         "gpu.pcie": {"errors", "generation", "replays", "width"},
@@ -65,6 +65,7 @@ ACTIONS = {
     },
     Action.NONE: {
         "env.software": {"paths"},
+        "node.kernel": {"file_server"},
         "node.storage": {"no_answer", "node_local", "slow"},
         "gpu.health": {"corrected"},
         "gpu.nvlink": {"domains", "no_bridge"},
@@ -99,9 +100,18 @@ ACTIONS = {
 }
 """All other codes of checks: fix_config."""
 CAUSES = {
-    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error"},
+    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error", "node_lost"},
     Action.RESTART_JOB: {"external_signal", "stray_connection"},
-    Action.NONE: {"app_crash", "launch_failed", "remote_peer_failure", "slow_rank_timeout", "unknown"},
+    Action.REBOOT: {"node_fault"},
+    Action.NONE: {
+        "app_crash",
+        "launch_failed",
+        "remote_peer_failure",
+        "service",
+        "slow_rank_timeout",
+        "storage",
+        "unknown",
+    },
 }
 """Of preflight explain; all others: fix_config."""
 BROKEN = Code("It is broken.", fix="Replace {gpu}.", action=Action.REPLACE)

@@ -72,7 +72,8 @@ IDS_AND_CODES = {
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",
-        "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager",
+        "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager", "kernel_bug", "open_files", "disk",
+        "file_server",
     },
     "gpu.inventory": {
         "no_answer", "count", "missing", "model", "vbios", "memory", "free_memory", "shared_gpu", "no_gpu",
