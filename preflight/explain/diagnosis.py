@@ -11,7 +11,7 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import departures, exceptions, exit_codes, full_disk, membership, timeouts
+from preflight.explain.logs import departures, exceptions, exit_codes, full_disk, membership, preflight_screen, timeouts
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -56,6 +56,7 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
 
     Those returned have severity, confidence and fix, and `ranks` are the ones that are not to blame."""
     from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
+    from_logs += preflight_screen.find_candidates(evidence, book)
     merged = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
     slower = candidates.best_first(candidate for candidate in merged if candidate.role == "slower")
     warnings = [_concluded(candidate, book, "medium") for candidate in slower[:OTHERS]]

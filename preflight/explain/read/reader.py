@@ -21,6 +21,8 @@ CHUNK = 1 << 18
 """Bytes per read."""
 ENDLESS = 1 << 20
 """Bytes of an endless line that are kept."""
+TAIL, TAIL_LINES = 1 << 14, 60
+"""Bytes and lines of a file's end."""
 _FRAME = b"frame #"
 _NCCL = re.compile(rb"(?:\d{1,6}: )?[^\s\[\]()]{1,120}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO ")
 """Of lines without a word: what is requested, a Python traceback and an exception's text, is not in these."""
@@ -40,11 +42,14 @@ class Reader:
         words: Collection[str],
         on_progress: Callable[[int, int], None] = lambda *_: None,
         rarely: Collection[str] = (),
+        on_end: Callable[[Sequence[Line]], None] = lambda _: None,
     ) -> None:
         """`on_progress` gets bytes read, and bytes in total if known.
 
         `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last two
         come out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
+
+        `on_end` gets the last lines of each file, whatever is in them.
         """
         self.files = 0
         """Files with content that was read."""
@@ -53,7 +58,7 @@ class Reader:
         """Both of the unpacked content."""
         self.unread: list[Unread] = []
         """What could not be read completely."""
-        self._inputs, self._on_progress = inputs, on_progress
+        self._inputs, self._on_progress, self._on_end = inputs, on_progress, on_end
         self._words, self._rarely = frozenset(words), frozenset(rarely)
         self._copies = Copies()
         self._allowed, self._requested, self._parts, self._enough, self._forgets = 0, 0, 0, COPIES, False
@@ -86,11 +91,13 @@ class Reader:
         for file in self._inputs:
             self._wanted, self._number, self._skips = 0, 1, False
             self._sources, self._chain = Sources(file.path, self._processes), Chain()
-            block, before, known = b"\n", self.bytes, len(self.unread)
+            block, before, known, tail = b"\n", self.bytes, len(self.unread), b""
             try:
                 for block in _blocks(self._text(file), self._overlap):
+                    tail = (tail + block[-TAIL:])[-TAIL:]
                     yield from self._of_block(file, block)
                 yield from self._held_back(file, block)
+                self._on_end(self._last_lines(file, tail))
             except (OSError, EOFError, zlib.error) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 self.unread.append(
@@ -100,6 +107,21 @@ class Reader:
             if self.bytes == before and len(self.unread) == known:
                 self.unread.append(Unread(file.shown, "is empty"))
             self.lines += self._number - block.endswith(b"\n")
+
+    def _last_lines(self, file: Input, tail: bytes) -> list[Line]:
+        """Of a file that was read to its end."""
+        last = self._number - tail.endswith(b"\n")
+        texts = tail.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n").split("\n")
+        numbered = zip(range(last - len(texts) + 1, last + 1), texts, strict=True)
+        parts = [(number, part) for number, text in numbered for part in text.split("\r") if part.strip()]
+        lines = []
+        for number, part in parts[-TAIL_LINES:]:
+            line = self._sources.read(part[:LONGEST], tail)
+            self._order += 1
+            line.file, line.number, line.order, line.front = file.shown, number, self._order, None
+            line.text, line.raw = line.text[:LONGEST], plain(part)[:LONGEST]
+            lines.append(line)
+        return lines
 
     def _text(self, file: Input) -> Iterator[bytes]:
         """As UTF-8, or whatever else holds ASCII."""
