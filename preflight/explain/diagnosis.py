@@ -66,8 +66,9 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     first, others = causes[0], causes[1:]
     sure = _confidence(first, others)
     rivals = _rivals(first, others, sure)
-    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
-    victims = _noticing(first).union(*(consequence.ranks for consequence in after))
+    accused = frozenset[int]().union(*(_accused(candidate) for candidate in (first, *rivals)))
+    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], accused, book)
+    victims = _noticing(first).union(*(consequence.ranks for consequence in after)) - accused
     named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
     return [
         replace(
@@ -112,9 +113,7 @@ def _without_culprit(candidate: Candidate) -> Candidate:
 
 def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:
     """The ranks that are not to blame. If two sides differ, neither is known to be right."""
-    if first.slug == "collective_mismatch" and "rank" not in first.where:
-        return frozenset()
-    return victims - {first.where.get("rank"), first.where.get("peer_rank")}
+    return frozenset() if first.slug == "collective_mismatch" and "rank" not in first.where else victims
 
 
 def _in_order(evidence: Evidence, causes: Sequence[Candidate]) -> list[Candidate]:
@@ -135,7 +134,7 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    superseded = SUPERSEDED | exit_codes.superseded(evidence) | full_disk.superseded(evidence)
+    superseded = SUPERSEDED.union(*(module.superseded(evidence) for module in (exit_codes, full_disk)))
     plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
     reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
@@ -164,7 +163,7 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     ranked = candidates.best_first(group)
     first, others = ranked[0], ranked[1:]
     quoting = [candidate for candidate in ranked if candidate.quotes]
-    from_log = next((candidate for candidate in ranked if candidate.lines), first)
+    from_log = _from_log(ranked)
     named = min(quoting, key=lambda candidate: not candidate.where, default=first)
     better = bool(named.where) or named.weight >= from_log.weight + AS_GOOD
     base = named if better and from_log.role != "cause" else from_log
@@ -185,6 +184,20 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
         rows=first.rows.union(*(candidate.rows for candidate in others)),
         named=accused,
     )  # fmt: skip
+
+
+def _from_log(ranked: Sequence[Candidate]) -> Candidate:
+    """The first one with lines; of about equal ones, the first that names somebody."""
+    quoting = [candidate for candidate in ranked if candidate.lines]
+    first = next(iter(quoting), ranked[0])
+    equal = (c for c in quoting if c.role == first.role and c.weight >= first.weight - AS_GOOD and c.rows != first.rows)
+    return first if _accused(first) or first.where.keys() & {*candidates.WHO} else next(filter(_accused, equal), first)
+
+
+def _accused(candidate: Candidate) -> frozenset[int]:
+    """The ranks that it names as culprits."""
+    ranks = (candidate.where.get(name) for name in ("rank", "peer_rank"))
+    return candidate.named.union(rank for rank in ranks if isinstance(rank, int))
 
 
 def _of_same_kernel(base: Candidate, others: Iterable[Candidate]) -> Iterator[Mapping[str, Any]]:
@@ -272,12 +285,13 @@ def _noticing(candidate: Candidate) -> frozenset[int]:
     return frozenset() if is_own else candidate.ranks
 
 
-def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Candidate]:
+def _consequences(
+    first: Candidate, others: Sequence[Candidate], accused: frozenset[int], book: Book
+) -> list[Candidate]:
     """One candidate per slug, with the affected ranks."""
-    culprit = {first.where.get("rank")} | first.named
     consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
-        ranks = candidate.ranks - culprit
+        ranks = candidate.ranks - accused
         if candidate.role != "fallout" and (not ranks or candidate.role == "cause"):
             continue
         if not candidate.weight or (candidate.slug == first.slug and not candidate.ranks):
