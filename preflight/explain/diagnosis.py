@@ -11,7 +11,16 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import departures, exceptions, exit_codes, full_disk, membership, preflight_screen, timeouts
+from preflight.explain.logs import (
+    departures,
+    divergence,
+    exceptions,
+    exit_codes,
+    full_disk,
+    membership,
+    preflight_screen,
+    timeouts,
+)
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -134,9 +143,9 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    superseded = SUPERSEDED.union(*(module.superseded(evidence) for module in (exit_codes, full_disk)))
+    superseded = SUPERSEDED.union(*(module.superseded(evidence) for module in (exit_codes, full_disk, divergence)))
     plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
-    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership)
+    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership, divergence)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
