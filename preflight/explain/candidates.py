@@ -28,8 +28,8 @@ WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
 WENT_ON = (*STARTED, "progress.bar")
 """Rows that show that the job went on."""
 OF_CODE = frozenset((
-    "app_crash", "checkpoint", "disk_full", "gpu_busy", "gpu_oom", "invalid_device_ordinal", "unsupported_backend",
-    "world_size_wrong", "ddp_unused_params",
+    "app_crash", "checkpoint", "disk_full", "gpu_busy", "gpu_oom", "invalid_device_ordinal", "world_size_wrong",
+    "ddp_unused_params",
 ))  # fmt: skip
 """Causes where the user's line that raised matters."""
 RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")

@@ -56,6 +56,10 @@ _WRONG_CALL = re.compile(r"\binvalid (?:root|tensor|argument|rank|reduce|usage|s
 """Wrong arguments to a collective: the process's own fault."""
 _ENDS = re.compile(r"(?:CancelledError\b.*|GeneratorExit|SystemExit(?:: (?:0|None|))?)\Z", re.DOTALL)
 """Exceptions that end a process, or a task, as its program wants it."""
+_CLEANS_UP = re.compile(
+    r"(?:\A|/)(?:multiprocessing/(?:util|resource_tracker)|weakref|atexit|concurrent/futures/thread)\.py\Z"
+)
+"""Files of the outermost frame of what Python runs at a process's end."""
 WISHES = frozenset(("end.wish", "end.wish_lightning"))
 """Rows of a user's wish to stop."""
 
@@ -69,9 +73,11 @@ def find_candidates(evidence: Evidence) -> list[Candidate]:
 
 
 def _is_wanted(evidence: Evidence, traceback: Traceback) -> bool:
-    """Whether it is no failure: an exit with 0, a task that was cancelled, an interrupt that a user wished."""
+    """Whether it is no failure: an exit with 0, a task that was cancelled, an interrupt that a user wished, or what a
+    finalizer raises."""
     wished = traceback.type == "KeyboardInterrupt" and not WISHES.isdisjoint(evidence.seen)
-    return wished or bool(_ENDS.match(traceback.raised))
+    cleans_up = bool(traceback.frames) and bool(_CLEANS_UP.search(traceback.frames[0]))
+    return wished or cleans_up or bool(_ENDS.match(traceback.raised))
 
 
 def second_hand(traceback: Traceback) -> tuple[str, str]:
