@@ -1,6 +1,7 @@
 """docs/book.md: all lines that preflight knows, by family, with sources. `python -m tests.check_pages` writes it."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -39,7 +40,7 @@ def _families() -> Iterator[tuple[str, str, list[Signature]]]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             read = file.read_text(encoding="utf-8")
-            names = re.findall(r'^name = "([^"]+)"', read, re.MULTILINE)
+            names = [row["name"] for row in tomllib.loads(read).get("signature", ())]  # and not the forms of last words
             comment = re.match(r"(?:#.*\n)+", read)
             about = " ".join(line.lstrip("# ") for line in comment[0].splitlines()) if comment else ""
             if names:

@@ -6,6 +6,7 @@ does not write, and it needs torch, but blame runs where torch may not be import
 The comparison is the same: operation, size and type by process group and number (its `Op.match`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -195,6 +196,13 @@ def _waiting_in(outcome: Outcome) -> list[tuple[str, Call]]:
     return [(group, call) for group, calls in groups for call in calls if not call["over"]]
 
 
+def _opened_first(outcome: Outcome) -> str | None:
+    """The group of its oldest call that is not over, named as in Desync; None if the times are not recorded."""
+    opened = [group for group in outcome.recorded or () if group.get("opened_s", math.inf) < math.inf]
+    oldest = min(opened, key=lambda group: float(group["opened_s"]), default=None)
+    return None if oldest is None else "" if oldest["world"] else str(oldest["ranks"])
+
+
 def find_desyncs(outcomes: Mapping[int, Outcome]) -> list[Desync]:
     """Where the ranks are out of step: with odd ranks if a majority shows which they are (in several groups, if these
     have no rank in common), else the first place found, without odd ranks. [] if the records show nothing."""
@@ -309,14 +317,16 @@ def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Out
 
 def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
     """Removes ranks that are not the cause: one that waits in another group, or for one other rank; and several that
-    are still inside an earlier call that the others have left, since the link between them may be the cause."""
+    are still inside an earlier call that the others have left, since the link between them may be the cause. What a
+    rank has queued behind its oldest open call, in whatever group, is no wait."""
     sending = {rank for rank in found.odd if found.calls[rank] is None and _is_sending(outcomes[rank])}
     found = replace(found, odd=found.odd - sending)
     busy: dict[int, tuple[str, Call]] = {}
     stuck: dict[int, tuple[str, Call]] = {}
     for rank in found.odd:
         waiting = _waiting_in(outcomes[rank]) if found.calls[rank] is None else []
-        elsewhere = [(group, call) for group, call in waiting if group != found.group]
+        is_first = _opened_first(outcomes[rank]) == found.group
+        elsewhere = [(group, call) for group, call in waiting if group != found.group and not is_first]
         if elsewhere:
             busy[rank] = elsewhere[0]
         elif waiting:

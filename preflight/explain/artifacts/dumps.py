@@ -85,5 +85,11 @@ def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:
     for key, by_rank in records.items():
         if mine := by_rank.get(rank):
             name = key.name if all(each.comparable for each in by_rank.values()) else f"{key.name} of rank {rank}"
-            about = {"name": name, "ranks": key.ranks, "world": key.world, "entered": mine.entered}
+            about = {
+                "name": name,
+                "ranks": key.ranks,
+                "world": key.world,
+                "entered": mine.entered,
+                "opened_s": mine.opened_s,
+            }
             yield {**about, "lately": False, "sending": bool(mine.sends), "sends": mine.sends, "calls": mine.calls}

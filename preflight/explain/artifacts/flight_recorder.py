@@ -60,6 +60,8 @@ class Recorded:
     """Sends and receives that are not over; operation is "send 0->1", in ranks of the group."""
     comparable: bool = True
     """Whether its numbers can be compared with other ranks'."""
+    opened_s: float = math.inf
+    """When its first call that is not over was made, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,12 @@ def _recorded(entries: Sequence[Entry], waits_since: float, shared: dict[Any, Ca
     gaps = bool(sends and numbers) and (numbers[-1] - numbers[0] >= len(numbers) or "seq_id" in sends[0])
     timed = any(entry.get("time_discovered_started_ns") for entry in entries)
     chosen = of_interest(numbers, lambda number: _is_over(by_number[number]))
+    opened_s = next(
+        (_created_s(by_number[number][0]) for number in chosen if not _is_over(by_number[number])), math.inf
+    )
     made = [_call(by_number[number], waits_since, timed) for number in chosen]
     calls = [shared.setdefault(tuple((key, str(value)) for key, value in call.items()), call) for call in made]
-    return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps)
+    return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps, opened_s)
 
 
 def _pending(sends: Sequence[Entry], waits_since: float) -> list[Call]:
