@@ -91,7 +91,7 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
-    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", *UNTOLD_BY_NCCL)
+    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *places.VISIBLE, *UNTOLD_BY_NCCL)
     facts: Facts = {
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,

@@ -8,6 +8,7 @@ from preflight.check import Node, Run, plots, ranges
 
 Rank = Mapping[str, Any]
 """The facts of one rank in env.launch."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 MOST_KINDS, MOST_TEXT = 16, 40
 
 
@@ -24,7 +25,12 @@ def are_dealt_out(nodes: Sequence[Node]) -> bool:
 
 def sees_one_gpu(reading: Rank) -> bool:
     """Whether the launcher shows a rank a single GPU, its own (srun --gpus-per-task=1)."""
-    return bool(re.fullmatch("[^,]+", reading["environ"].get("CUDA_VISIBLE_DEVICES", "")))
+    return bool(re.fullmatch("[^,]+", visible_devices(reading) or ""))
+
+
+def visible_devices(reading: Rank) -> str | None:
+    """The variable that says which GPUs the rank sees, of NVIDIA or AMD (HIP reads CUDA's, too)."""
+    return next((reading["environ"][name] for name in VISIBLE if name in reading["environ"]), None)
 
 
 def table(facts: Mapping[int, Rank], run: Run) -> plots.Table:
@@ -58,8 +64,8 @@ def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]
 
 
 def _gpu(reading: Rank) -> str:
-    """The GPU as CUDA_VISIBLE_DEVICES names it; gpu.inventory compares UUIDs."""
-    visible = reading["environ"].get("CUDA_VISIBLE_DEVICES")
+    """The GPU as that variable names it; gpu.inventory compares UUIDs."""
+    visible = visible_devices(reading)
     if visible is None:
         return str(reading["local_rank"])
     names = [name.strip() for name in visible.split(",")]
