@@ -179,8 +179,8 @@ def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     """A row of WENT_ON excludes nothing that came after it and before a failure: that is another attempt, or another
     job's end. An Xid excludes nothing on other GPUs."""
     if name.startswith(XIDS):
-        ours, others = (evidence.matches(of) for of in (row.name, name))
-        return {match.groups.get("device") for match in ours} <= {match.groups.get("device") for match in others}
+        ours, others = ({match.groups.get("device") for match in evidence.matches(of)} for of in (row.name, name))
+        return ours <= others
     if name not in WENT_ON:
         return True
     last = max((match.line for match in evidence.matches(row.name)), key=lambda line: line.order)

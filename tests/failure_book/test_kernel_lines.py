@@ -29,7 +29,7 @@ KNOWN = {row.kernel.kind: row for row in kernel_rows() if row.kernel}
 
 def bare(line: str) -> str:
     """Without what dmesg, a journal or syslog puts before it: /dev/kmsg has no such prefix."""
-    for mark in ("NVRM:", "VFS:", "ib1:", "Kernel panic", "Out of memory", "oom-kill"):
+    for mark in ("NVRM:", "VFS:", "ib1:", "Kernel panic", "Out of memory", "oom-kill:"):
         line = line[line.index(mark) :] if mark in line else line
     return line
 

@@ -1,5 +1,6 @@
 """The table of Xids and SXids, held against what NVIDIA's catalog asks for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_no_action_is_more_drastic_than_nvidias() -> None:
 def test_what_nvidia_ignores_ends_no_job() -> None:
     ignored = [row for row in xids._read() if row.nvidia == "IGNORE"]
     assert [row for row in ignored if row.severity == "fail" or row.afterwards == "cause"] == []
+
+
+@pytest.mark.parametrize("cause", range(64))
+def test_both_doors_know_the_ends_that_the_peer_has_caused(cause: int) -> None:
+    """Bits 20 to 25 of an NVLink error's first word: explain reads them by a pattern, node.kernel as a number."""
+    found = re.search(xids._OF_THE_PEER, f"Link 00 (0x{cause << 20 | 0x1C6:08x} 0x00000000)")
+    assert (found is not None) == (cause in xids.PEER_CAUSED)
 
 
 @pytest.mark.parametrize(
