@@ -125,7 +125,7 @@ class Facts(TypedDict):
     disks: list[disks.Disk]
     kernel: NotRequired[KernelLimits]
     instance: NotRequired[str]
-    """See instance.py; not there where it is not known."""
+    """The type of the machine; not there where it is not known."""
 
 
 def measure(ctx: Context) -> Facts:
