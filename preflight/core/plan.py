@@ -86,6 +86,7 @@ OLD_NAMES = {
     "sooner_with": "level=lambda asked: ... if asked.sets(OPTION) else Level.FULL",
     "sooner_on": "level=lambda asked: ... if asked.backend == 'nccl' else Level.FULL",
     "fresh_with": "fresh=lambda asked: asked.sets(OPTION)",
+    "aside": "plot(), whose plots.Table(..., screen='quiet') is shown unless the check passed",
     "baseline": "record(reading, job), whose figures are compared",
 }  # fmt: skip
 """Keywords that `Plan` still takes, for one release, and what to write instead. planning/old_plan.py reads them."""
@@ -127,8 +128,6 @@ class Plan:
     judges_failures: bool = False
     """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
     facts_version: int = 1
-    aside: bool = False
-    """What it draws is in the reports; the screen shows it only if it did not pass or was asked for by its id."""
     old: ClassVar[Mapping[str, Any]] = {}
     """What was given by old names."""
 

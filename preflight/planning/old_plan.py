@@ -12,6 +12,10 @@ RELATIONS = {
 }  # fmt: skip
 
 
+FLAGS = ("aside", "baseline")
+"""Old names that are true or false. results/judging.py reads `aside`, for what `draw` yields."""
+
+
 @dataclass(frozen=True)
 class OldLevel:
     """`given`, `sooner_with` and `sooner_on`: if there is what they name, a full check runs from level standard on."""
@@ -42,7 +46,7 @@ class OldFresh:
 
 def translated(plan: Plan) -> Plan:
     """The plan without old names. Raises BrokenCheck where an old name has a value that it could not have."""
-    lists = {name: _names(name, value) for name, value in plan.old.items() if name != "baseline"}
+    lists = {name: _names(name, value) for name, value in plan.old.items() if name not in FLAGS}
     after = dict(plan.after)
     for name, kind in RELATIONS.items():
         after |= {id_: after.get(id_, kind) | kind for id_ in lists.get(name, ())}

@@ -14,7 +14,7 @@ from preflight.errors import BrokenCheck, near_misses
 from preflight.planning import old_plan
 
 T = TypeVar("T", bound=StrEnum)
-FLAGS = ("last", "judges_failures", "aside")
+FLAGS = ("last", "judges_failures")
 LONGEST_S = 1e6
 
 

@@ -88,7 +88,14 @@ def judge(
         picture = [line[:PICTURE_WIDTH] for line in _optional(check, "draw", run, facts)]
         plotted = _plots(check, run, facts)
         groups = [vars(group) for group in check.module.groups(facts, run)] if hasattr(check.module, "groups") else []
-        return {"findings": found, "summary": summary, "picture": picture, "plots": plotted, "groups": groups}
+        return {
+            "findings": found,
+            "summary": summary,
+            "picture": picture,
+            "plots": plotted,
+            "groups": groups,
+            "aside": bool(check.module.PLAN.old.get("aside")),
+        }
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
         cause = error.__cause__ or error if isinstance(error, _AtYield) else error
@@ -131,7 +138,7 @@ def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Return
         skipped=_skip_reason(outcomes),
         picture=told.get("picture", []),
         plots=told.get("plots", []),
-        aside=spec.plan.aside,
+        aside=told.get("aside", False),
         groups=tuple(Group(group["name"], tuple(group["nodes"])) for group in told.get("groups", ())),
     )
 

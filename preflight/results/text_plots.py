@@ -97,7 +97,7 @@ def _table(plot: Mapping[str, Any], width: int) -> Iterator[str]:
     grid = [[*plot["heads"]], *plot["rows"][:MOST_TABLE_ROWS]]
     columns = [*zip(*grid, strict=True)]
     place = 1
-    while place < len(columns):
+    while plot["rows"] and place < len(columns):
         sizes = range(place + 1, len(columns) + 1)
         fits = [*takewhile(lambda end: _width([*zip(columns[0], *columns[place:end], strict=True)]) <= width, sizes)]  # noqa: B023
         end = fits[-1] if fits else place + 1

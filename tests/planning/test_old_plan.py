@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from preflight.check import After, Level, Plan
+from preflight.check import After, Level, Outcome, Plan
+from preflight.core.answer import Returned
+from preflight.core.facts import FactsStore
 from preflight.core.plan import OLD_NAMES
 from preflight.errors import BrokenCheck
 from preflight.planning import levels, registry
+from preflight.planning.policy import Policy
 from preflight.planning.registry import Check
+from preflight.results import judging
 from tests import made
 
 OLD = '''"""A disk that answers."""
@@ -62,6 +66,16 @@ def test_fresh_with(tmp_path: Path) -> None:
     check = loaded(tmp_path, "fresh_with=('model',)")
     settings: tuple[dict[str, str], ...] = ({}, {"plugin.disk.model": "m"})
     assert [registry.spec_of(check, made.job(1), each).fresh for each in settings] == [False, True]
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_what_a_plan_draws_aside_stays_aside(aside: bool, tmp_path: Path) -> None:
+    check = loaded(tmp_path, f"aside={aside}")
+    book, ended = FactsStore(), {0: Outcome("measured")}
+    book.add(check.id, [0], "{}")
+    answer = Returned(judging.judge(check.source, made.job(1), ended, book, {}))
+    spec = registry.spec_of(check, made.job(1), {})
+    assert judging.judged(spec, ended, made.job(1), answer, Policy()).aside is aside
 
 
 @pytest.mark.parametrize("name", OLD_NAMES)

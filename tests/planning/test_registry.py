@@ -164,7 +164,7 @@ def test_ids_and_codes_are_frozen() -> None:
     assert set(finding.OWN_SLUGS) == ENGINES_OWN
 
 
-@pytest.mark.parametrize("name", ["fresh", "last", "judges_failures", "aside"])
+@pytest.mark.parametrize("name", ["fresh", "last", "judges_failures"])
 def test_a_plan_says_yes_or_no(name: str) -> None:
     module = ModuleType("broken")
     vars(module).update(PLAN=Plan(Scope.RANK, Level.QUICK, **{name: "yes"}), measure=dict, judge=dict)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ from preflight.check import (
 )
 from preflight.checks.train.model import traits, user_model
 from preflight.checks.train.model.facts import Facts, Wanted
-from preflight.checks.train.shared import curves, model_source, parity, plotted
+from preflight.checks.train.shared import model_source, parity, plotted
 from preflight.sdk import effective_batch
 from preflight.train_smoke.trainer.names import PLAIN
 from preflight.train_smoke.user import names as user_names
@@ -274,12 +274,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return "; ".join([*went, batch, *why])
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    yield from curves.draw(_all_strategies(facts), run)
-
-
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    yield from plotted.plot(_all_strategies(facts), run)
+    yield from plotted.plot(_all_strategies(facts), run, screen="always")
 
 
 def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, training.Facts]":

@@ -126,7 +126,6 @@ def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
         deadline_s=lambda job: deadline_s + job.world_size / 64,
         estimate_s=estimate_s,
         after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
-        aside=True,
     )
 
 
