@@ -197,7 +197,8 @@ class Run:
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""
-        mark, found = f"{MARK}={self._mark}".encode(), []
+        mark = f"{MARK}={self._mark}".encode()
+        found = []
         for pid in psutil.pids():
             with contextlib.suppress(OSError, psutil.Error):
                 if mark in Path(f"/proc/{pid}/environ").read_bytes():  # a zombie has none

@@ -11,7 +11,10 @@ import pytest
 from preflight.cli.arguments import COMMANDS
 from tests.sizes import ROOT, product_files, relative
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PROSE = {
     "and", "before", "command", "could", "cuts", "found", "has", "import", "is", "itself", "on", "report", "runs",
     "that",

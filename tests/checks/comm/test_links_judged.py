@@ -64,7 +64,7 @@ def test_of_512_nodes_a_slow_rail_is_named(module: ModuleType, made: Any) -> Non
 
 
 @pytest.mark.parametrize(("module", "made"), BOTH)
-@pytest.mark.parametrize("way", ["sends", "receives", "both"])
+@pytest.mark.parametrize("way", ["sends", "receives", pytest.param("both", marks=pytest.mark.more)])
 def test_of_512_nodes_a_slow_card_is_named(module: ModuleType, made: Any, way: str) -> None:
     def slow(a: int, b: int, rail: int) -> float:
         ends = {"sends": (a,), "receives": (b,), "both": (a, b)}[way]

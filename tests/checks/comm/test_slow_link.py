@@ -54,7 +54,7 @@ def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_lin
 EQUALLY = ("--only", "comm.all_reduce,comm.rails")
 
 
-@pytest.mark.parametrize("sick", ["both", "one"])
+@pytest.mark.parametrize("sick", [pytest.param("both", marks=pytest.mark.more), "one"])
 def test_the_fix_of_a_slow_collective_says_what_the_links_of_this_run_have_shown(sick: str, tmp_path: Path) -> None:
     """Where all links are alike there is none to look for; where one is slow the fix names what found it."""
     with cluster(2 if sick == "both" else 3) as hosts:

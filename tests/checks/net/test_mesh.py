@@ -259,7 +259,7 @@ def losing(*in_bursts: int, bulk: tuple[int, int, int] = (30_000, 900, 4)) -> Se
 LOSES = losing(640, 20, 1)
 
 
-@pytest.mark.parametrize("size", [3, 4, 64, 1024])
+@pytest.mark.parametrize("size", [3, 4, 64, pytest.param(1024, marks=pytest.mark.more)])
 def test_a_node_that_loses_what_it_gets_or_sends_is_named_with_the_way(size: int) -> None:
     where = {"node": "node-1", "interface": "eth0"}
     for pairs, told in (
