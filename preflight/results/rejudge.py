@@ -86,7 +86,9 @@ def _again(
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
     answer = Returned(judge(check.source, job, outcomes, book, settings, groups))
-    return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
+    judged = judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
+    was_asked_for = any(plot.get("screen") == "always" for plot in old.get("plots", ()))
+    return judged.asked_for() if was_asked_for else judged
 
 
 def outcomes_of(check: Mapping[str, Any], book: FactsStore) -> dict[int, Outcome]:

@@ -17,5 +17,5 @@ def not_looked_at() -> str:
     for platform, (maker, vendor) in PLATFORMS.items() if build else ():
         count = len(pci.of_vendor(vendor, CLASSES))
         if build and platform in build.constants and count:
-            return f"{ranges.count(count, f'{maker} GPU')}, not looked at: preflight reads NVIDIA's only"
+            return f"{ranges.count(count, f'{maker} GPU')}, not looked at: only NVIDIA's are known to these checks"
     return ""
