@@ -10,7 +10,7 @@ from preflight.sdk.tensor_bits import digest, raw
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
 def test_a_tensor_is_its_elements_in_their_order(dtype: torch.dtype) -> None:
-    tensor = torch.tensor([[1, 0], [0, 0]]).to(dtype)
+    tensor = torch.tensor([[1, 1], [0, 0]]).to(dtype)
     assert len(raw(tensor)) == 4 * tensor.element_size()
     assert raw(tensor) == raw(tensor.clone()) != raw(tensor.flip(0))
     assert raw(tensor.t()) == raw(tensor.t().contiguous()), "not those of the memory that it is a view of"

@@ -63,6 +63,11 @@ class Traits:
     step_s: float
     """Seconds that forward and backward take over all rows."""
 
+    @property
+    def exactly(self) -> bool:
+        """Whether alone the batch must be cut as on the ranks, since a different cut is a different function."""
+        return bool(self.batch_norms or self.draws or self.apart)
+
 
 def without_dropout(model: nn.Module) -> list[str]:
     """Sets the dropout of all torch modules to 0, and returns those that had one."""
