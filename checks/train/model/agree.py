@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from preflight.check import Context
-from preflight.checks.train.model.prepare import Alone, Prepared, Skipped
+from preflight.checks.train.model.prepare import Alone, PreparedModel, Skipped
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -65,7 +65,7 @@ def _standing(rank: int, alone: Alone) -> RankStanding:
         layout=alone.model["layout"],
         weights=alone.model["weights"],
         batch=alone.model["batch"],
-        traits=vars(alone.traits) if isinstance(alone, Prepared) else None,
+        traits=vars(alone.traits) if isinstance(alone, PreparedModel) else None,
     )
 
 
@@ -89,7 +89,7 @@ def agreement_of(standings: Sequence[RankStanding], layout: list[str], left_s: f
 
 def first_difference(ctx: Context, alone: Alone, agreement: Agreement) -> str:
     """The first line in which this rank's model differs from the first rank's, or ""."""
-    if not agreement["layout"] or not isinstance(alone, Prepared):
+    if not agreement["layout"] or not isinstance(alone, PreparedModel):
         return ""
     pairs = itertools.zip_longest(_layout(alone), agreement["layout"], fillvalue="nothing more")
     rank, first = ctx.rank, ctx.members[0]
@@ -99,4 +99,4 @@ def first_difference(ctx: Context, alone: Alone, agreement: Agreement) -> str:
 def _layout(alone: Alone) -> list[str]:
     from preflight.train_smoke.user import validation
 
-    return validation.layout(alone.given.model) if isinstance(alone, Prepared) else []
+    return validation.layout(alone.given.model) if isinstance(alone, PreparedModel) else []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     given: "Given"
     traits: "Traits"
     model: ModelFacts
@@ -42,7 +42,7 @@ class Skipped:
     model: ModelFacts
 
 
-Alone = Prepared | Mistake | Skipped
+Alone = PreparedModel | Mistake | Skipped
 
 
 def alone(ctx: Context, code: UserCode, threads: int | None) -> Alone:
@@ -62,7 +62,7 @@ def alone(ctx: Context, code: UserCode, threads: int | None) -> Alone:
             user_model = model_source.given(ctx, code, without_dropout)
             with code.blamed():
                 model = _described(ctx, user_model)
-                return Prepared(user_model.given, _traits(ctx, user_model.given, doing), model)
+                return PreparedModel(user_model.given, _traits(ctx, user_model.given, doing), model)
     except TooSlow as slow:
         return Skipped(str(slow), model)
     except Exception as error:

@@ -15,7 +15,7 @@ from preflight.checks.train.model.outcomes import (
     TrainedVariant,
     VariantOutcome,
 )
-from preflight.checks.train.model.prepare import Alone, Mistake, Prepared, Skipped
+from preflight.checks.train.model.prepare import Alone, Mistake, PreparedModel, Skipped
 from preflight.checks.train.model.together import together
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
     alone, store = prepare.alone(ctx, code, wanted.threads), ctx.store()
     agreement = agree.agree(ctx, store, alone, end - time.monotonic())
     joint = JointTraining()
-    if agreement["go"] and isinstance(alone, Prepared):
+    if agreement["go"] and isinstance(alone, PreparedModel):
         joint = together(ctx, store, code, alone.given, agreement, wanted)
     facts = _facts(alone, agree.first_difference(ctx, alone, agreement), joint)
     if reason := facts["skipped"] or agreement["skipped"]:
@@ -49,7 +49,7 @@ def _facts(alone: Alone, unlike: str, joint: JointTraining) -> Facts:
         **alone.model,
         "mistake": alone.facts if isinstance(alone, Mistake) else None,
         "skipped": alone.reason if isinstance(alone, Skipped) else joint.skipped,
-        "traits": vars(alone.traits) if isinstance(alone, Prepared) else None,
+        "traits": vars(alone.traits) if isinstance(alone, PreparedModel) else None,
         "unlike": unlike,
         "loaded": joint.loaded,
         "unused": [*joint.unused],

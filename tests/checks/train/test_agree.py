@@ -16,7 +16,7 @@ from preflight.checks.train.model.outcomes import (
     TrainedVariant,
     VariantName,
 )
-from preflight.checks.train.model.prepare import Mistake, Prepared, Skipped
+from preflight.checks.train.model.prepare import Mistake, PreparedModel, Skipped
 
 LAYOUT = ["weight (4, 4) float32"]
 MISTAKE: Any = {"kind": "wrong_loss", "text": "the loss is inf", "file": None, "line": None, "evidence": {}}
@@ -91,7 +91,7 @@ def test_facts_of_a_training_that_ended_early_keep_what_was_trained() -> None:
         ],
         skipped="memory has run out",
     )
-    facts = user_model._facts(Prepared(given, traits, UNKNOWN), "", joint)
+    facts = user_model._facts(PreparedModel(given, traits, UNKNOWN), "", joint)
     assert facts["skipped"] == "memory has run out" and facts["steps"] == 8 and facts["traits"] == {"step_s": 1.0}
     assert facts["left_out"].keys() == {"ddp/join", "fsdp/clip", "fsdp/mixed"}
     assert facts.get("late") == ["fsdp/clip", "fsdp/mixed"], "what cannot be compared is not late"
