@@ -174,7 +174,7 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     ranked = candidates.best_first(group)
     first, others = ranked[0], ranked[1:]
     quoting = [candidate for candidate in ranked if candidate.quotes]
-    from_log = _from_log(ranked)
+    from_log = next((candidate for candidate in ranked if candidate.lines), first)
     named = min(quoting, key=lambda candidate: not candidate.where, default=first)
     better = bool(named.where) or named.weight >= from_log.weight + AS_GOOD
     base = named if better and from_log.role != "cause" else from_log
@@ -183,8 +183,10 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     as_launched = [candidate.where for candidate in others if "elastic.exit" in candidate.rows]
     elsewhere = [from_log.where] if base.where else [*_of_same_kernel(base, same), *as_launched]
     where = _fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere])
+    if not (_accused(base) or where.keys() & {*candidates.WHO}) and (naming := _naming(ranked, base)):
+        base, where = naming, dict(naming.where)
     accused = first.named.union(*(candidate.named for candidate in same))
-    lines = dict.fromkeys(line for candidate in (from_log, *others) for line in candidate.lines)
+    lines = dict.fromkeys(line for candidate in (base, from_log, *others) for line in candidate.lines)
     return replace(
         base, role=first.role, weight=first.weight, message=_with_rank(base, where, accused) + also, where=where,
         moment=min(candidate.moment for candidate in (first, *same)),
@@ -197,12 +199,10 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     )  # fmt: skip
 
 
-def _from_log(ranked: Sequence[Candidate]) -> Candidate:
-    """The first one with lines; of about equal ones, the first that names somebody."""
-    quoting = [candidate for candidate in ranked if candidate.lines]
-    first = next(iter(quoting), ranked[0])
-    equal = (c for c in quoting if c.role == first.role and c.weight >= first.weight - AS_GOOD and c.rows != first.rows)
-    return first if _accused(first) or first.where.keys() & {*candidates.WHO} else next(filter(_accused, equal), first)
+def _naming(ranked: Sequence[Candidate], base: Candidate) -> Candidate | None:
+    """The first one about as good as `base`, from other lines, that names a rank."""
+    equal = (c for c in ranked if c.lines and c.role == base.role and c.weight >= base.weight - AS_GOOD)
+    return next((candidate for candidate in equal if _accused(candidate) and candidate.rows != base.rows), None)
 
 
 def _accused(candidate: Candidate) -> frozenset[int]:

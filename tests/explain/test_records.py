@@ -173,3 +173,19 @@ def test_what_forbids_a_socket_is_no_refusal(tmp_path: Path) -> None:
     assert found.code == "explain.container_config" and "localhost:29400" in found.message
     refused = text.replace("errno: 1 - Operation not permitted", "errno: 111 - Connection refused")
     assert first(tmp_path, refused).code == "explain.rdzv_master_unreachable"
+
+
+@pytest.mark.parametrize(
+    "cut",
+    ["Watchdog caught\n", "Watchdog caught collective\n", "collective operation\n", "NumelOut=6,\n"],
+)
+def test_a_watchdog_s_line_may_be_wrapped_anywhere(cut: str, tmp_path: Path) -> None:
+    at = "[rank3]:[E515 18:36:47.341808597 ProcessGroupNCCL.cpp:632] [Rank 3] "
+    text = (
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=241, OpType=ALLREDUCE, NumelIn=6, NumelOut=6, "
+    )
+    text += "Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
+    wrapped = text.replace(f"{cut.strip()} ", cut, 1)
+    assert wrapped != text
+    found = first(tmp_path, at + wrapped)
+    assert found.code == "explain.slow_rank_timeout" and "ALLREDUCE #241" in found.message

@@ -86,7 +86,7 @@ class LastWords:
             return "joined"
         if any(row.role == "harmless" for row in rows) and not (form and form.name == VERDICT):
             return "quiet"
-        if form is None or (form.kind == "error" and any(row.slug for row in rows)):
+        if form is None or (form.kind == "error" and any(row.slug and not row.needs for row in rows)):
             return "other"
         return form.kind
 
