@@ -1,14 +1,16 @@
 """preflight: can this machine or cluster run a distributed PyTorch job, and if not, who is to blame?"""
 
-# Import os and the package's own only: this runs while the user's folder is still first on sys.path.
+# Import os and a constant only: this runs while the user's folder is still first on sys.path.
 import os
 
-from preflight._version import __version__ as __version__
+from preflight._version import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from preflight.cli.api import Verdict as Verdict
     from preflight.cli.api import run as run
+
+__version__ = VERSION
 
 # In a plain checkout or an editable install checks/ and train_smoke/ are beside this folder;
 # in a wheel they are inside it. Either way they are preflight.checks and preflight.train_smoke.

@@ -1,3 +1,3 @@
-"""The version, which rooms need that must not import the package itself."""
+"""The version, for all rooms: they import nothing from the package itself, which imports them."""
 
-__version__ = "0.1.0"
+VERSION = "0.1.0"

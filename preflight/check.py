@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from preflight.core import plots, words
 from preflight.core import rank_ranges as ranges
 from preflight.core.action import TO_A_NODE, Action
 from preflight.core.groups import Group
 from preflight.core.job import Job, Node
+from preflight.core.option import Option, count, option, seconds
 from preflight.core.outcome import Outcome
+from preflight.core.plan import After, Asked, Level, Plan, Scope
 from preflight.core.record import Figure, Trait, traits
 from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
@@ -35,40 +37,13 @@ if TYPE_CHECKING:
     from preflight.sdk.user_code import UserCode, UserError
 
 __all__ = [
-    "Action", "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level", "NoReply", "NoReplyKind",
-    "Node", "NotApplicable", "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "Trait",
-    "UserCode", "UserError", "Vote", "compare", "count", "entries", "grouped", "option", "pairs", "plots", "ranges",
-    "read", "seconds", "traits", "vote", "words",
+    "Action", "After", "Asked", "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level",
+    "NoReply", "NoReplyKind", "Node", "NotApplicable", "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope",
+    "Severity", "Skip", "Trait", "UserCode", "UserError", "Vote", "compare", "count", "entries", "grouped", "option",
+    "pairs", "plots", "ranges", "read", "seconds", "traits", "vote", "words",
 ]  # fmt: skip
 
 T = TypeVar("T")
-BASELINE = "baseline:"
-"""Prefix of a check's id: names its facts in the run that the user compares with."""
-
-
-class Scope(StrEnum):
-    """Who measures."""
-
-    NODE = "node"
-    """One rank per node."""
-    RANK = "rank"
-    """Every rank, alone."""
-    WORLD = "world"
-    """All members together: a collective, or anything in which one rank waits for another."""
-
-
-class Level(StrEnum):
-    """How much time a run takes. Each level includes the one before."""
-
-    QUICK = "quick"
-    """Needs no torch; adds less than a second."""
-    STANDARD = "standard"
-    FULL = "full"
-
-    def includes(self, other: "Level") -> bool:
-        """Whether a run at this level runs a check of level `other`."""
-        order = list(Level)
-        return order.index(other) <= order.index(self)
 
 
 class Severity(StrEnum):
@@ -81,79 +56,6 @@ class Severity(StrEnum):
     WARN = "warn"
     """It is slower, or at risk."""
     INFO = "info"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """When and where a check runs."""
-
-    scope: Scope
-    level: Level
-    deadline_s: float | Callable[[Job], float] = 20.0
-    """Seconds after which `measure` is killed; may depend on the job."""
-    estimate_s: float = 1.0
-    """Seconds that it takes on a sound machine: the check starts only if the run has that much time left."""
-    needs: tuple[str, ...] = ()
-    """Ids of checks that must not have failed, been skipped or deselected."""
-    reads: tuple[str, ...] = ()
-    """Ids of checks whose facts `judge` may ask for."""
-    uses: tuple[str, ...] = ()
-    """Like `reads`, but optional: where the user has skipped one of them, its facts are empty."""
-    when: tuple[str, ...] = ()
-    """Run only after a fail or warn of one of these checks."""
-    unless: tuple[str, ...] = ()
-    """Not run after a fail of one of these checks: it would fail for the same reason, and cost its deadline."""
-    fresh: bool = False
-    """All workers of the run are replaced before it, so nothing that an earlier check allocated is still held."""
-    fresh_with: tuple[str, ...] = ()
-    """Names of its own options: if one of them is set, it counts as `fresh`, since it then runs the user's code."""
-    sooner_with: tuple[str, ...] = ()
-    """Names of its own options: if one of them is set, it runs from level standard on, even if its level is full."""
-    sooner_on: tuple[str, ...] = ()
-    """Backends (nccl, gloo) on which it runs from level standard on, even if its level is full."""
-    last: bool = False
-    """It runs after all others, including plugins."""
-    judges_failures: bool = False
-    """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
-    baseline: bool = False
-    """`judge` compares with the facts of an earlier run if the user names one (`run.baseline()`)."""
-    facts_version: int = 1
-    aside: bool = False
-    """What it draws is in the reports; the screen shows it only if it did not pass or was asked for by its id."""
-    given: tuple[str, ...] = ()
-    """Names of its own options (the constants in lower case) without which there is nothing to check. Unless the user
-    has set them all, the check is left out; if it was asked for by its id, it is skipped and says which to set. If all
-    are set, it runs from level standard on, even if its level is full."""
-
-
-@dataclass(frozen=True, eq=False)
-class Option(Generic[T]):
-    """A setting of a check: `--set <check id>.<constant in lower case>=VALUE`."""
-
-    type: Callable[[str], T]
-    default: T
-    help: str
-
-
-def option(type: Callable[[str], T], default: T, help: str) -> Option[T]:  # noqa: A002 -- argparse's words
-    """Declares an option. `type` makes the value from text (int, float, str, or any function that raises
-    ValueError); `bool` is understood as true/false, yes/no, 1/0."""
-    return Option(type, default, help)
-
-
-def count(text: str) -> int:
-    """An option type: a whole number of at least 1. Raises ValueError."""
-    if not text.strip().isdecimal() or not int(text):
-        raise ValueError(f"{text!r} is not a whole number of 1 or more")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """An option type: a time in seconds above 0. Raises ValueError."""
-    value = float(text)
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is not a time above 0")
-    return value
 
 
 WHERE_KEYS = (
@@ -319,6 +221,10 @@ class Context:
         assert self.make_part is not None, "a context without an engine has no parts"
         return self.make_part(ranks)
 
+    def part_of_group(self, places: tuple[int, ...]) -> "torch.distributed.ProcessGroup":
+        """The same by numbers in the process group, which are not the job's where a rank has been lost."""
+        return self.part(tuple(self.members[place] for place in places))
+
     def nccl_log(self) -> str:
         """What NCCL has written in this worker so far (NCCL_DEBUG=INFO; at most 1 MiB, the first half and the last);
         "" without NCCL."""
@@ -356,14 +262,17 @@ class Run:
     groups: tuple[Group, ...] = ()
     """The nodes that belong together, as far as the checks before this one know."""
 
+    earlier: tuple[Figure, ...] = ()
+    """The check's figures in the run of `--baseline REPORT`, each the median of those that measured it. Empty if no run
+    was named, or it has other ranks or another backend. They are compared after `judge`, which need not do it."""
+
     def facts(self, check: str) -> Mapping[int, Any]:
-        """The facts of a check, by rank: its own, or one that is in `PLAN.reads`."""
+        """The facts of a check, by rank: its own, or one that its plan reads."""
         return self.facts_of(check)
 
-    def baseline(self, check: str) -> Mapping[int, Any]:
-        """The facts of this check, or of one that is in `PLAN.reads`, in the run of `--baseline REPORT`, by rank.
-        That run had the same backend and number of ranks. Empty if no run was named or the check was not in it."""
-        return self.facts_of(f"{BASELINE}{check}")
+    def baseline(self, check: str) -> Mapping[int, Any]:  # noqa: ARG002 -- as it was
+        """Always empty: the facts of an earlier run are not kept, its figures are `earlier`."""
+        return {}
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)

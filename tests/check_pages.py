@@ -1,5 +1,5 @@
 """docs/checks/: a page per check, out of its code; and the list of all, for `preflight list`. `python -m
-tests.check_pages` writes them, and docs/options.md."""
+tests.check_pages` writes them, docs/options.md and docs/book.md."""
 
 import inspect
 from collections import Counter
@@ -10,9 +10,9 @@ from preflight.check import Code
 from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
 from preflight.failure_book.book import book
-from preflight.planning import built_in, describe, registry
+from preflight.planning import built_in, describe, levels, registry
 from preflight.rendezvous import codes
-from tests import option_page
+from tests import book_page, option_page
 
 FOLDER = Path(__file__).parent.parent / "docs" / "checks"
 ABOUT = """A check's page says what it measures, what each finding means, what to do, and which options there are.
@@ -28,7 +28,7 @@ def pages() -> Iterator[tuple[str, str]]:
     lines += ["| check | level | measured by | what holds on a sound machine | findings |", "|---|---|---|---|---|"]
     for check in checks:
         yield f"{check.id}.md", _page(check)
-        row = (check.plan.level, describe.WHO[check.plan.scope], check.title, _findings(check))
+        row = (levels.of(check).level, describe.WHO[check.plan.scope], check.title, _findings(check))
         lines.append(f"| [{check.id}]({check.id}.md) | {' | '.join(row)} |")
     yield f"{codes.FAMILY}.md", _page_of_rendezvous()
     yield f"{explained.FAMILY}.md", _page_of_explain()
@@ -100,3 +100,4 @@ if __name__ == "__main__":
     for name, text in pages():
         (FOLDER / name).write_text(text)
     option_page.PATH.write_text(option_page.text())
+    book_page.PATH.write_text(book_page.text())

@@ -2,6 +2,7 @@
 that starts a process all the same fails, and says so.
 """
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
-STARTERS = {"subprocess", "multiprocessing", "tests.running", "tests.forked", "tests.fuse", "tests.hosts"}
+STARTERS = {"subprocess", "multiprocessing", "tests.forked", "tests.fuse", "tests.hosts"}
 """Modules: who calls anything of theirs starts a process, or may."""
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Python's audit events."""
 _watched: list[str] = []
+_reaches_none: set[object] = set()
+"""Functions and classes whose code has been read to the end: thousands of cases share few of them."""
 
 
 def starts_none(item: pytest.Item) -> bool:
@@ -23,15 +26,23 @@ def starts_none(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function) or item.get_closest_marker("process"):
         return False
     fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return not any(map(_may_start, (item.function, *(each.func for own in fixtures for each in own))))
+
+
+@functools.cache
+def _may_start(root: object) -> bool:
     seen: set[object] = set()
-    return not any(_reaches(what, seen) for what in (item.function, *(each.func for own in fixtures for each in own)))
+    starts = _reaches(root, seen)
+    if not starts:
+        _reaches_none.update(seen)
+    return starts
 
 
 def _reaches(what: object, seen: set[object]) -> bool:
     if isinstance(what, ModuleType):
         return what.__name__ in STARTERS
     what = inspect.unwrap(what) if callable(what) else what
-    if not isinstance(what, FunctionType | type) or what in seen:
+    if not isinstance(what, FunctionType | type) or what in seen or what in _reaches_none:
         return False
     seen.add(what)
     if what.__module__ in STARTERS:

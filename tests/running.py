@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import psutil
 
 from preflight.engine import local_launch
 from tests import entering, warm
 from tests.hosts import Host
-from tests.made import SCHEMA
+from tests.made import assert_valid
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "tests" / "plugins"
@@ -89,7 +88,7 @@ class Finished:
 def load(path: Path) -> dict[str, Any]:
     """A report, valid by the schema."""
     loaded: dict[str, Any] = json.loads(path.read_text())
-    jsonschema.validate(loaded, SCHEMA)
+    assert_valid(loaded)
     return loaded
 
 
@@ -198,12 +197,12 @@ class Run:
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""
+        mark = f"{MARK}={self._mark}".encode()
         found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.environ().get(MARK) == self._mark:
-                    found.append(process)
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes():  # a zombie has none
+                    found.append(psutil.Process(pid))
         return found
 
     def finish(self, stopped: Sequence[int] = ()) -> Finished:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from preflight.planning import built_in
-from tests import check_pages, option_page
+from tests import book_page, check_pages, option_page
 
 
 def test_every_page_is_fresh() -> None:
@@ -15,6 +15,10 @@ def test_what_the_list_says_is_fresh() -> None:
 
 def test_the_page_of_options_is_fresh() -> None:
     assert option_page.PATH.read_text() == option_page.text(), "run python -m tests.check_pages"
+
+
+def test_the_book_is_fresh() -> None:
+    assert book_page.PATH.read_text() == book_page.text(), "run python -m tests.check_pages"
 
 
 def test_each_page_about_an_option_belongs_to_one() -> None:

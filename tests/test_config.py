@@ -26,7 +26,7 @@ def test_the_file_stands_in_for_options_and_waivers_are_seen(tmp_path: Path) -> 
     finished = running.run_ranks(tmp_path, ranks, "--config", str(path))
     told = finished.told()
     assert [check["check"] for check in finished.report["checks"]] == ["env.variables"], told
-    leftover, waived = sorted(finished.findings(), key=lambda finding: str(finding["code"]))
+    waived, leftover = sorted(finished.findings(), key=lambda finding: str(finding["code"]))
     assert (leftover["code"], leftover["severity"]) == ("env.variables.leftover", "fail"), told
     assert (waived["code"], waived["waived"]["reason"]) == ("env.variables.differs", "ticket 7"), told
     assert "1 finding waived" in finished.output and finished.exit_codes == [1, 1, 1], told

@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from preflight.planning import registry
 from tests.sizes import ROOT, product_files, relative
@@ -17,6 +17,9 @@ ROOMS_OF_TRAINING = (("trainer",), ("strategies",), ("checkpoint", "speed", "use
 """Those of train_smoke. A room imports from itself and from those before it; `command` and `__main__` from all."""
 OF_CHECKS = ("preflight.check", "preflight.nccl", "preflight.sdk")
 """What every check may import, beside its own package and its family's shared."""
+
+READS_PICKLES = ("preflight/sdk/pickles.py", "checks/data/resume/runs.py")
+"""The second reads back what it has written itself."""
 
 
 def imported(text: str) -> Iterator[str]:
@@ -64,7 +67,7 @@ def not_for_checks(path: str, name: str) -> bool:
     if not _is_in(name, "preflight"):
         return name.startswith(".") or name.partition(".")[0] in ("rich", "tests")
     allowed = [*OF_CHECKS, f"preflight.checks.{family}.shared", *["preflight.train_smoke"] * (family == "train")]
-    allowed += ["preflight.failure_book"] * (f"{family}.{part}" == "comm.init")
+    allowed += ["preflight.failure_book"] * (f"{family}.{part}" in ("comm.init", "node.kernel"))
     if part != "shared":
         allowed.append(f"preflight.checks.{family}.{part}")
     packages = {f"preflight.checks.{family}.{child}" for child in ("shared", part)}
@@ -75,6 +78,9 @@ RULES: Mapping[str, Callable[[str, str], bool]] = {
     "a room imports from the rooms to its left": no_room_to_the_left,
     "a room of train_smoke imports from the rooms before it": no_later_room_of_training,
     "a check imports no other check and nothing of the engine": not_for_checks,
+    "sdk/pickles reads pickles": lambda path, name: (
+        name.partition(".")[0] in ("pickle", "_pickle", "marshal", "shelve") and path not in READS_PICKLES
+    ),
     "the engine imports no check": lambda path, name: (
         path.startswith("preflight/") and _is_in(name, "preflight.checks")
     ),
@@ -93,10 +99,73 @@ def offenders(files: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _texts() -> dict[str, str]:
+    return {relative(path): path.read_text() for path in product_files()}
+
+
+def in_circles(files: Mapping[str, str]) -> list[str]:
+    """The modules that import each other, straight or through others, and those between two circles. All imports count:
+    those for types only, and those within functions."""
+    leads_to = _graph(files)
+    leads_from = {name: {other for other, names in leads_to.items() if name in names} for name in leads_to}
+    left = set(leads_to)
+    while outside := {name for name in left if not (leads_to[name] & left and leads_from[name] & left)}:
+        left -= outside
+    return sorted(left)
+
+
+def _graph(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """What each module imports, of these."""
+    texts = {_module(path): text for path, text in files.items()}
+    return {name: set(_modules(text, texts)) - {name} for name, text in texts.items()}
+
+
+def not_shared(files: Mapping[str, str]) -> list[str]:
+    """The modules in a family's `shared` that serve fewer than two checks, straight or through others of `shared`."""
+    graph = _graph(files)
+
+    def checks_with(module: str, passed: frozenset[str] = frozenset()) -> set[str]:
+        importers = {name for name, names in graph.items() if module in names} - passed
+        through = {name for name in importers if ".shared." in name}
+        served = {
+            ".".join(name.split(".")[2:4]) for name in importers - through if name.startswith("preflight.checks.")
+        }
+        return served.union(*(checks_with(name, passed | importers) for name in through))
+
+    return [name for name in sorted(graph) if ".shared." in name and len(checks_with(name)) < 2]
+
+
+def _module(path: str) -> str:
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if _is_in(name, "preflight") else f"preflight.{name}"
+
+
+def _modules(text: str, known: Container[str]) -> Iterator[str]:
+    """What is imported is a module, or defined in one."""
+    for name in imported(text):
+        yield from [module for module in (name, name.rpartition(".")[0]) if module in known][:1]
+
+
 def test_imports_run_one_way() -> None:
-    files = {relative(path): path.read_text() for path in product_files()}
+    files = _texts()
     assert {path.partition("/")[0] for path in files} >= {"preflight", "checks", "train_smoke"}
     assert offenders(files) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert in_circles(_texts()) == []
+
+
+def test_a_circle_is_seen() -> None:
+    files = {
+        "preflight/engine/leader.py": "if TYPE_CHECKING:\n    from preflight.engine.supervisor import Supervisor",
+        "preflight/engine/supervisor.py": "def f():\n    from preflight.engine import context",
+        "preflight/engine/context.py": "import preflight.engine.leader, preflight.core.job",
+        "preflight/core/job.py": "",
+        "preflight/cli/main.py": "from preflight.engine import supervisor",
+    }
+    assert in_circles(files) == [f"preflight.engine.{name}" for name in ("context", "leader", "supervisor")]
+    assert not in_circles({**files, "preflight/engine/context.py": "import preflight.core.job"})
 
 
 def test_a_forbidden_import_is_seen() -> None:
@@ -126,6 +195,9 @@ def test_a_forbidden_import_is_seen() -> None:
         {"preflight/results/made.py": "from preflight.engine import worker\nimport preflight.core.job"}
     ) == ["preflight/results/made.py imports preflight.engine.worker: a room imports from the rooms to its left"]
     assert offenders({"preflight/cli/made.py": "from preflight.checks.env import launch"})
+    assert offenders({"preflight/checkpoint/made.py": "import pickle"})
+    assert offenders({"preflight/checkpoint/made.py": "from pickle import Unpickler"})
+    assert not offenders({"preflight/sdk/pickles.py": "import pickle"})
 
 
 def test_an_import_from_a_later_room_of_training_is_seen() -> None:
@@ -146,6 +218,20 @@ def test_an_import_from_a_later_room_of_training_is_seen() -> None:
     assert offenders({"train_smoke/trainer/made.py": "from preflight.train_smoke.strategies import ddp"})
     assert not offenders({"train_smoke/command.py": "from preflight.train_smoke.user import names"})
     assert not offenders({"train_smoke/__main__.py": "from preflight.train_smoke.command import main"})
+
+
+def test_what_is_shared_serves_two_checks() -> None:
+    assert not_shared(_texts()) == []
+
+
+def test_what_serves_one_check_is_not_shared() -> None:
+    files = {
+        "checks/env/shared/made.py": "",
+        "checks/env/shared/through.py": "from preflight.checks.env.shared import made",
+        "checks/env/launch.py": "from preflight.checks.env.shared import made, through",
+    }
+    assert not_shared(files) == ["preflight.checks.env.shared.made", "preflight.checks.env.shared.through"]
+    assert not not_shared({**files, "checks/env/software/a.py": "from preflight.checks.env.shared import through"})
 
 
 def test_a_familys_folder_lists_its_checks() -> None:

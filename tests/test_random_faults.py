@@ -28,7 +28,7 @@ def _strike(run: Run, seed: int) -> tuple[int, int]:
     """(rank, signal): kills or stops one process of one rank other than 0, at a moment drawn by the seed."""
     draw = random.Random(seed)
     rank, number = draw.randrange(1, WORLD), draw.choice([signal.SIGKILL, signal.SIGSTOP])
-    draw_s = draw.uniform(0.3, 4.0)
+    draw_s = draw.uniform(0.3, draw.choice((4.0, 40.0)))
     try:  # the moment itself is the fault: this waits for it, or for an earlier end
         run.processes[rank].wait(timeout=draw_s)
     except Exception:

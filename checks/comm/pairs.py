@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -25,11 +26,12 @@ from preflight.check import (
     Skip,
     plots,
     ranges,
+    words,
 )
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import Blame
-from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Facts
 
 
@@ -40,8 +42,8 @@ def _deadline(job: Job) -> float:
 
 PARTS = (localize, messages, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
-    baseline=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 SLOW_SIDES = Code(
@@ -69,9 +71,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, localize.doubt)
     blame = localize.find_blame(looks.facts, run, with_sides=True)
     if blame is not None:
-        yield from looks.said(_blamed(blame, run))
+        yield from looks.confirmed(_blamed(blame, run))
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.pairs", blame, run)
 
 
 def _blamed(blame: Blame, run: Run) -> Iterator[Finding]:
@@ -93,13 +94,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     partners = len(meetings.rounds_between(nodes))
     each = f", each with {partners} others" if partners < nodes - 1 else ""
     met = f"{ranges.count(len(blame.rates), 'link')} between {ranges.count(nodes, 'node')}{each}"
-    return f"{met}, {size}: {rate(blame.usual)} median, {rate(min(blame.rates.values()))} at least"
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, localize.doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_node(blame, run)
+    return (
+        f"{met}, {size}: {words.rate_of_gb(blame.usual)} median, {words.rate_of_gb(min(blame.rates.values()))} at least"
+    )
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

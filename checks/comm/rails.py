@@ -13,16 +13,29 @@ their link is named.
 import statistics
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.check import (
+    Action,
+    After,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    plots,
+    ranges,
+    words,
+)
+from preflight.checks.comm.shared import confirmation, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
-from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, messages, confirmation)
-PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
-)  # fmt: skip
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, after={"comm.init": After.NEEDS})
 
 SLOW_TOGETHER = Code(
     "A rail is slow when all its nodes use it at once, although none of its links is slow alone.",
@@ -52,9 +65,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, _doubt)
     blame = localize.find_blame(looks.facts, run)
     if blame is not None:
-        yield from looks.said([*messages.findings(blame, run), *_together(looks.facts, run)])
+        yield from looks.confirmed([*messages.findings(blame, run), *_together(looks.facts, run)])
         yield from looks.only_once()
-        yield from messages.slower_than_baseline("comm.rails", blame, run)
 
 
 def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
@@ -79,8 +91,11 @@ def _together(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     slow = _slow_together(facts, run)
     others = [value for rail, value in _busbw(facts, run).items() if rail not in slow]
     for rail, value in slow.items():
-        text = f"the all-reduce of rail {rail} (local rank {rail} of all nodes) has a busbw of {rate(value)}"
-        usual = f"expected about {rate(statistics.median(others))} as on {ranges.count(len(others), 'other rail')}"
+        text = (
+            f"the all-reduce of rail {rail} (local rank {rail} of all nodes) has a busbw of {words.rate_of_gb(value)}"
+        )
+        usual = f"expected about {words.rate_of_gb(statistics.median(others))} as on "
+        usual += ranges.count(len(others), "other rail")
         yield SLOW_TOGETHER.warn(f"{text}, though each of its links is sound alone; {usual}", local_rank=rail)
 
 
@@ -108,15 +123,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return "no link was timed"
     size = nominal(max(reading["bytes"] for reading in facts.values()))
     rails = ranges.count(len({blame.places[rank].rail for rank in facts}), "rail")
-    slowest = rate(min(blame.rates.values()))
+    slowest = words.rate_of_gb(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")
-    return f"{links} on {rails}, {size}: {rate(blame.usual)} median, {slowest} at least"
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(Looks(facts, run, _doubt).facts, run)
-    if blame is not None:
-        yield from heatmap.by_rank(blame, run)
+    return f"{links} on {rails}, {size}: {words.rate_of_gb(blame.usual)} median, {slowest} at least"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:

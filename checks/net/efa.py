@@ -90,8 +90,14 @@ def measure(ctx: Context, root: str = "") -> Facts:
     """`root`: where tests have a tree with /sys."""
     devices = [name for name in hca.names(root) if hca.vendor(name, root) == AMAZON]
     facts: Facts = {
-        "devices": devices, "seen": None, "silent": "", "error": "", "libfabric": "", "plugin": "", "path": ""
-    }  # fmt: skip
+        "devices": devices,
+        "seen": None,
+        "silent": "",
+        "error": "",
+        "libfabric": "",
+        "plugin": "",
+        "path": "",
+    }
     if not devices:
         raise NotApplicable("there is no EFA device in /sys/class/infiniband", facts)
     environ = {name: ctx.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN")}
@@ -203,7 +209,7 @@ def _differing(called: str, versions: Mapping[int, str], run: Run) -> Iterator[F
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     numbers = sorted({len(reading["devices"]) for reading in facts.values()})
     of = " to ".join(dict.fromkeys((str(numbers[0]), str(numbers[-1]))))
-    told = [
+    parts = [
         f"{called} {' and '.join(sorted(set(found.values())))}" for called, found in _versions(facts).items() if found
     ]
-    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} per node", *told])
+    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} per node", *parts])

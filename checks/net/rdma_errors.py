@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -28,7 +29,7 @@ from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTro
 from preflight.sdk import files, tcp
 
 RDMA = "net.rdma"
-PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RDMA,), last=True)
+PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, after={RDMA: After.READS}, last=True)
 
 WENT_DOWN = Code(
     "A port of an HCA went down, or its device vanished, during the run.",
@@ -87,7 +88,7 @@ def _age(pid: int) -> float:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    told: list[PortTrouble] = []
+    troubles: list[PortTrouble] = []
     resent: dict[Use, list[hca_counters.Rise]] = {}
     before = _before(facts, run)
     for node in before:
@@ -96,12 +97,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             gone = SILENT if use.hca["name"] in after["silent"] else GONE
             state, counters = after["ports"].get(f"{use.hca['name']}:{use.port['port']}", (gone, {}))
             rises = hca_counters.risen(use.port["counters"], counters)
-            told += _of_port(use, state, rises, after["run_s"], node, run)
+            troubles += _of_port(use, state, rises, after["run_s"], node, run)
             lost = [rise for rise in rises if rise.name in hca_counters.LOST]
             resent |= {use: lost} if lost and use in node.taken else {}
             if use in node.taken:
-                told += _full(use, counters, _bad(use, rises, after["run_s"]), node, run)
-    yield from findings(told, run, len(facts))
+                troubles += _full(use, counters, _bad(use, rises, after["run_s"]), node, run)
+    yield from findings(troubles, run, len(facts))
     if resent:
         yield _resent(resent, sum(len(node.taken) for node in before), run)
 
@@ -139,11 +140,11 @@ def _bad(use: Use, rises: list[hca_counters.Rise], run_s: float) -> list[hca_cou
 
 
 def _full(
-    use: Use, counters: Mapping[str, int], told: list[hca_counters.Rise], node: NodePorts, run: Run
+    use: Use, counters: Mapping[str, int], rises: list[hca_counters.Rise], node: NodePorts, run: Run
 ) -> Iterator[PortTrouble]:
     """Saturated counters, without those whose rise is already reported. A link that went down that often is at risk,
     and no one would see it go down again; other counters may have been saturated for long."""
-    rose = {rise.name for rise in told}
+    rose = {rise.name for rise in rises}
     full = [name for name in hca_counters.full(counters) if name not in rose]
     if full:
         went_down = hca_counters.WENT_DOWN in full and use.vendor == hca.MELLANOX
@@ -157,8 +158,8 @@ def _full(
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
     """A port that resends is the victim of a loss anywhere on the way: it is named only if it is the only one."""
     worst = sorted(resent, key=lambda use: -sum(rise.after - rise.before for rise in resent[use]))
-    told = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst]
-    shown = words.some(told, 3, "; ", "; ")
+    listed = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst]
+    shown = words.clauses(listed, 3)
     text = f"{len(resent)} of {ranges.count(of, 'port')} resent packets during the run ({shown})"
     names = {run.job.node_of(use.rank).node for use in worst}
     device = worst[0].hca["name"]

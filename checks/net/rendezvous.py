@@ -146,7 +146,11 @@ def _took(seconds: float | None, reading: Facts) -> str:
 
 def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Loopback addresses of hosts' own names, which only gloo looks up."""
-    listens = {rank: (_place(rank, its), its["gloo_address"]) for rank, its in facts.items() if its["gloo_address"]}
+    listens = {
+        rank: (_place(rank, reading), reading["gloo_address"])
+        for rank, reading in facts.items()
+        if reading["gloo_address"]
+    }
     bad = {rank: address for rank, (_, address) in listens.items() if tcp.is_loopback(address)}
     found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
     if run.job.backend == "gloo" and any(_goes_wrong(*listens[rank], listens.values()) for rank in bad):

@@ -71,8 +71,8 @@ def _ask(store: "Store", rank: int) -> tuple[float, float]:
         start = time.perf_counter()
         store.set(f"asked/{rank}/{number}", "")
         store.wait([f"answer/{rank}/{number}"])
-        here, half_s = time.time(), (time.perf_counter() - start) / 2
-        found.append((half_s, here - half_s - float(store.get(f"answer/{rank}/{number}"))))
+        local_s, half_s = time.time(), (time.perf_counter() - start) / 2
+        found.append((half_s, local_s - half_s - float(store.get(f"answer/{rank}/{number}"))))
     half_s, ahead_s = min(found)
     return ahead_s, half_s
 

@@ -14,9 +14,9 @@ from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, cou
 from preflight.checks.node.shared.disks import SHM
 from preflight.sdk.files import state_of
 
-PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=30.0, given=("job",))
-
 JOB = option(count, 0, "number of the Slurm job that has ended (SLURM_JOB_ID)")
+PLAN = Plan(Scope.NODE, lambda asked: Level.QUICK if asked.sets(JOB) else None, deadline_s=30.0)
+
 UID = option(int, -1, "number of its user (SLURM_JOB_UID); -1 ignores /dev/shm")
 WAIT_S = option(float, 3.0, "seconds after which the job must have released everything")
 

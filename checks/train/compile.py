@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import Code, Context, Finding, Level, Run, Skip, option, ranges
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import parity, plotted
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import training
@@ -122,5 +122,4 @@ def summarize(facts: Mapping[int, "Facts"], run: Run) -> str:
     return f"{parity.summarize(facts, run)}; {many} by {backends}"
 
 
-draw = curves.draw
 plot = plotted.plot

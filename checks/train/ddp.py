@@ -13,7 +13,7 @@ gradient_as_bucket_view, clipping and bfloat16 autocast. docs/parity.md has the 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import parity, plotted
 
 PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=180.0, estimate_s=3.0)
@@ -22,5 +22,4 @@ VARIANTS = parity.variants_of("ddp")
 measure = partial(parity.measure, strategy="ddp", variants=VARIANTS)
 judge = partial(parity.judge, strategy="ddp")
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

@@ -12,7 +12,7 @@ frameworks use it; not your framework's own code. The assignment of tokens to ex
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import parity, plotted
 
 PARTS = (parity,)
 PLAN = parity.plan(Level.FULL, deadline_s=240.0, estimate_s=3.0)
@@ -21,5 +21,4 @@ VARIANTS = parity.variants_of("expert")
 measure = partial(parity.measure, strategy="expert", variants=VARIANTS)
 judge = partial(parity.judge, strategy="expert")
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

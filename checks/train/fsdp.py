@@ -13,7 +13,7 @@ transformer block and by a custom function. docs/parity.md has the tolerances.
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import parity, plotted
 from preflight.checks.train.shared.parity import unfit
 
 PARTS = (parity, unfit)
@@ -23,5 +23,4 @@ VARIANTS = parity.variants_of("fsdp")
 measure = partial(parity.measure, strategy="fsdp", variants=VARIANTS)
 judge = partial(parity.judge, strategy="fsdp", asked=VARIANTS)
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

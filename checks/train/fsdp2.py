@@ -13,7 +13,7 @@ clipping over DTensors, activation checkpointing and AdamW. docs/parity.md has t
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity, plotted
+from preflight.checks.train.shared import parity, plotted
 
 PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=240.0, estimate_s=3.0)
@@ -22,5 +22,4 @@ VARIANTS = parity.variants_of("fsdp2")
 measure = partial(parity.measure, strategy="fsdp2", variants=VARIANTS)
 judge = partial(parity.judge, strategy="fsdp2")
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

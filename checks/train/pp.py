@@ -12,7 +12,7 @@ norm over all stages. torch's pipelines need NumPy: without it the check skips. 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, model_parallel, parity, plotted
+from preflight.checks.train.shared import model_parallel, parity, plotted
 from preflight.checks.train.shared.parity import unfit
 
 PARTS = (model_parallel, unfit)
@@ -22,5 +22,4 @@ VARIANTS = parity.variants_of("pp")
 measure = partial(parity.measure, strategy="pp", variants=VARIANTS)
 judge = partial(parity.judge, strategy="pp", how=model_parallel.HOW, asked=VARIANTS)
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

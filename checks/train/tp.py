@@ -12,7 +12,7 @@ output layer, with clipping. docs/parity.md has the tolerances, and what this ca
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, model_parallel, parity, plotted
+from preflight.checks.train.shared import model_parallel, parity, plotted
 
 PARTS = (model_parallel,)
 PLAN = parity.plan(Level.FULL, deadline_s=180.0, estimate_s=4.0)
@@ -21,5 +21,4 @@ VARIANTS = parity.variants_of("tp")
 measure = partial(parity.measure, strategy="tp", variants=VARIANTS)
 judge = partial(parity.judge, strategy="tp", how=model_parallel.HOW)
 summarize = parity.summarize
-draw = curves.draw
 plot = plotted.plot

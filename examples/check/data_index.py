@@ -5,8 +5,8 @@ import json
 
 from preflight.check import Code, Level, NoReply, NoReplyKind, Plan, Probe, Scope, Skip, option, seconds, vote
 
-PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=60, given=("index",))
 INDEX = option(str, "", "the index of the data set, a JSON file: {shard: number of samples}")
+PLAN = Plan(Scope.NODE, lambda asked: Level.QUICK if asked.sets(INDEX) else None, deadline_s=60)
 PATIENCE_S = option(seconds, 20.0, "seconds in which it must be read")
 UNREADABLE = Code("A node cannot read the index.", fix="On that node: findmnt -T {file}; python -m json.tool {file}")
 DIFFERENT = Code("Nodes read different indexes.", fix="sha256sum {file}: on this node and on another.")

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO, Any
 
-from preflight.checkpoint import finite, inert_pickle, torch_file
+from preflight.checkpoint import finite, pickled_names, torch_file
 from preflight.checkpoint.contents import BYTES, Contents, Damage, SavedTensor, Stretch
-from preflight.checkpoint.inert_pickle import Inert
 from preflight.core import words
 from preflight.core.rank_ranges import count
+from preflight.sdk import pickles
+from preflight.sdk.pickles import Inert
 from preflight.sdk.probe import Probe
 
 METADATA = ".metadata"
@@ -77,11 +78,11 @@ def read_metadata(path: str) -> tuple[dict[str, Described | None], list[SavedPar
     size = os.path.getsize(path)
     if not size:
         raise Damage("truncated", "has 0 bytes")
-    if size > inert_pickle.LARGEST:
-        raise Damage("broken", f"has {words.size(size)}, expected {words.size(inert_pickle.LARGEST)} or less")
+    if size > pickles.LARGEST:
+        raise Damage("broken", f"has {words.size(size)}, expected {words.size(pickles.LARGEST)} or less")
     with open(path, "rb") as file:
         saved, names = torch_file.unpickled(io.BytesIO(file.read()))
-    if runs := sorted(filter(inert_pickle.runs_code, names)):
+    if runs := sorted(filter(pickled_names.runs_code, names)):
         raise Damage("executes", f"names {words.some(runs)} to be called when it is loaded, expected metadata of DCP")
     try:
         described = _described(saved)
@@ -180,7 +181,7 @@ def _stretches(file: IO[bytes], entry: SavedPart, contents: Contents) -> Iterato
         contents.add_flaw(slug, entry.file, f"what is at its place {damage}", entry.name)
         return
     torch_file.tell_of_names(entry.file, names, contents, has_tensors=False)
-    if entry.shape is None or any(map(inert_pickle.runs_code, names)):
+    if entry.shape is None or any(map(pickled_names.runs_code, names)):
         return
     if form is None:
         contents.add_flaw("wrong_shape", entry.file, f"is no tensor there, expected one as in {METADATA}", entry.name)

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from preflight.checkpoint import find, same
-from preflight.checkpoint.contents import Contents, NotUsable
+from preflight.checkpoint import find
+from preflight.checkpoint.contents import Contents, NotUsable, Stretch
 from preflight.sdk.probe import Probe
 
 STEP_S = 0.5
 """A step answers after this time, plus at most one call."""
+PIECE = 1 << 20
 MEMORY = 16 << 30
 """Bytes of memory that the process may take: a hostile file can ask for any amount."""
 
@@ -57,10 +58,32 @@ class CheckpointReader:
     def differ(self, first: str, second: str) -> bool | None:
         """Whether two tensors of the checkpoint hold different bytes; None if it is not known."""
         place = self._path if os.path.isdir(self._path) else os.path.dirname(os.path.abspath(self._path))
-        return same.differ(place, self._contents, first, second)
+        return _hold_other_bytes(place, self._contents, first, second)
 
 
 def _why(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file or folder"
     return f"cannot be read ({error.strerror})"
+
+
+def _hold_other_bytes(folder: str, contents: Contents, first: str, second: str) -> bool | None:
+    """Whether two tensors, such as tied parameters, differ; None if their layouts do, or they were not found. Raises
+    OSError."""
+    own = [stretch for stretch in contents.stretches if stretch.tensor == first]
+    others = [stretch for stretch in contents.stretches if stretch.tensor == second]
+    if not own or [(s.bytes, s.dtype) for s in own] != [(s.bytes, s.dtype) for s in others]:
+        return None
+    return any(_differ(folder, *pair) for pair in zip(own, others, strict=True))
+
+
+def _differ(folder: str, first: Stretch, second: Stretch) -> bool:
+    with open(os.path.join(folder, first.file), "rb") as mine, open(os.path.join(folder, second.file), "rb") as other:
+        mine.seek(first.at)
+        other.seek(second.at)
+        left = first.bytes
+        while left > 0:
+            if mine.read(min(PIECE, left)) != other.read(min(PIECE, left)):
+                return True
+            left -= PIECE
+    return False

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from preflight.checkpoint import finite, inert_pickle
+from preflight.checkpoint import finite, pickled_names
 from preflight.checkpoint.contents import BYTES, Contents, Damage, SavedTensor, Stretch
-from preflight.checkpoint.inert_pickle import Inert, InertUnpickler
 from preflight.core import words
+from preflight.sdk import pickles
+from preflight.sdk.pickles import Inert, InertUnpickler
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """torch.serialization.MAGIC_NUMBER, pickled by protocol 2."""
@@ -75,7 +76,7 @@ def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
 
 def _tensors(saved: Any, file: str, contents: Contents) -> Iterator[tuple[SavedTensor, Storage, int, tuple[int, ...]]]:
     """Yields (tensor, storage, its offset there, strides), counted in elements."""
-    for name, leaf in inert_pickle.walk(saved, is_tensor):
+    for name, leaf in pickles.walk(saved, is_tensor):
         form = _form(leaf) if isinstance(leaf, Inert) else None
         if form is None:
             contents.others += 1
@@ -87,10 +88,10 @@ def _tensors(saved: Any, file: str, contents: Contents) -> Iterator[tuple[SavedT
 
 def tell_of_names(file: str, names: set[str], contents: Contents, *, has_tensors: bool) -> None:
     """Adds flaws if a pickle names what tensors and plain data do not need. A file without tensors may hold objects."""
-    if runs := sorted(filter(inert_pickle.runs_code, names)):
+    if runs := sorted(filter(pickled_names.runs_code, names)):
         text = f"names {words.some(runs)} to be called when it is loaded, expected tensors and plain data"
         contents.add_flaw("executes", file, text)
-    objects = sorted(name for name in names if not inert_pickle.is_plain(name))
+    objects = sorted(name for name in names if not pickled_names.is_plain(name))
     if objects and not runs and has_tensors:
         contents.add_flaw("objects", file, f"holds objects of {words.some(objects)}, expected tensors and plain data")
 
@@ -106,10 +107,8 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
     if f"{folder}constants.pkl" in entries:
         raise Damage("wrong_format", "is an archive of TorchScript (torch.jit.save), expected a state dict")
     at, length = entries[pickled]
-    if length > inert_pickle.LARGEST:
-        raise Damage(
-            "broken", f"has a pickle of {words.size(length)}, expected {words.size(inert_pickle.LARGEST)} or less"
-        )
+    if length > pickles.LARGEST:
+        raise Damage("broken", f"has a pickle of {words.size(length)}, expected {words.size(pickles.LARGEST)} or less")
     file.seek(at)
     storages: dict[str, Storage] = {}
 
@@ -205,7 +204,7 @@ def unpickled(file: IO[bytes], persistent: Any = None) -> tuple[Any, set[str]]:
     except MemoryError:
         raise Damage("broken", "its pickle would take more memory than this process may have") from None
     except Exception as error:
-        runs = sorted(filter(inert_pickle.runs_code, reader.names))
+        runs = sorted(filter(pickled_names.runs_code, reader.names))
         if runs:
             raise Damage("executes", f"names {words.some(runs)} to be called when it is loaded") from None
         raise Damage("broken", f"its pickle is broken ({type(error).__name__}: {str(error)[:80]})") from None

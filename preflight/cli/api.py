@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import preflight
 from preflight.engine import identity, local_launch
 from preflight.engine.event_loop import DEAD_MAN_S
 from preflight.engine.identity import CALL, PARENT, LaunchIdentity
@@ -109,7 +108,7 @@ def _environment(here: LaunchIdentity, call: str) -> dict[str, str]:
         environ |= _group() if _job_serves_its_store() else _alone(here)
     elif _job_serves_its_store():
         environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    home = os.path.dirname(os.path.dirname(os.path.abspath(preflight.__file__)))
+    home = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     if "site-packages" not in home and "dist-packages" not in home:  # as this process found it, so must that one
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     return environ

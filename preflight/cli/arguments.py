@@ -3,7 +3,7 @@
 import argparse
 from typing import NoReturn
 
-from preflight._version import __version__
+from preflight._version import VERSION
 from preflight.errors import UsageError
 
 COMMANDS = {
@@ -45,7 +45,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         "Exit codes: 0 no failure, 1 a failure was found, 2 usage, 3 preflight could not finish its own work.",
         allow_abbrev=False,
     )
-    top.add_argument("--version", action="version", version=f"preflight {__version__}")
+    top.add_argument("--version", action="version", version=f"preflight {VERSION}")
     commands = top.add_subparsers(dest="command", parser_class=Parser, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         if only in (None, name):

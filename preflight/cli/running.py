@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from preflight.check import Level
+from preflight.check import After, Level
 from preflight.cli import catalog
 from preflight.engine import baseline, identity, local_launch, supervisor
+from preflight.engine.run_context import RunOptions
 from preflight.errors import CannotWork, UsageError
-from preflight.planning import node_kinds, plan, registry
+from preflight.planning import levels, node_kinds, plan, registry
 from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
@@ -104,7 +105,9 @@ def run(options: argparse.Namespace) -> int:
         selection = replace(selection, only=_of_level(selection.only, level, sources))
     here = identity.from_environ(os.environ)
     sinks = delivering.sinks(options)
-    earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
+    earlier = "" if sinks.baseline else options.baseline or ""
+    if earlier and not here.rank:
+        baseline.refuse_unreadable(earlier)
     kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
     request = Request(
         selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds, options.profile or ""
@@ -136,17 +139,16 @@ def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]
 def _has_level(source: Source, level: Level) -> bool:
     if source.kind != "builtin":
         return True
-    its = registry.load(source).plan
-    return level.includes(plan.first_level(its.level, its.given))
+    return level.includes(levels.of(registry.load(source)).level)
 
 
 def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
     """Asked in a child. One that cannot be loaded needs no torch either."""
 
     def tell(check: Check) -> str:
-        wanted = (*check.plan.needs, *check.plan.reads, *check.plan.uses)
+        wanted = check.plan.ids(After.NEEDS | After.READS | After.USES)
         others = [sources[id_] for id_ in wanted if id_ in sources]
-        quick = check.plan.level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
+        quick = levels.of(check).level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
         return "quick" if quick else "slow"
 
     try:
@@ -161,7 +163,7 @@ def _supervise(
 ) -> NoReturn:
     starts_driver = alone and os.path.exists("/proc/driver/nvidia")
     default = DEADLINES_S[request.selection.level] + DRIVER_S * starts_driver
-    task = supervisor.RunOptions(
+    task = RunOptions(
         request=request,
         command=[word.replace(options.post, delivering.shown(options.post)) for word in options.words]
         if options.post

@@ -17,11 +17,13 @@ def show(options: argparse.Namespace) -> int:
     running.say_new_names(options)
     texts = running.settings(options.set, sources)
     if options.judge:
+        from preflight.history import compare
+
         book = report_files.facts_beside(path)
         for name in rejudge.withheld(shown, texts):
             why = "is a secret, which no report holds: its default is used"
             Output().complain(f"{name} {why}; give it with --set {name}=VALUE")
-        shown = rejudge.judge_again(shown, book, sources, texts, policy)
+        shown = rejudge.judge_again(shown, book, sources, texts, policy, compare.judge)
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")
     if options.json:

@@ -24,7 +24,7 @@ def out_of_a_collective(error: BaseException) -> BaseException | None:
     raised: BaseException | None = error
     for _ in range(10):  # exceptions may name each other in a ring
         words = WORDS_OF_COLLECTIVES.get(type(raised).__name__, ())
-        if words and any(said in text(raised)[:500] for said in words):
+        if words and any(word in text(raised)[:500] for word in words):
             return raised
         raised = raised and (raised.__cause__ or raised.__context__)
     return None
@@ -99,7 +99,7 @@ class Worker:
 
     name: str
     """ "DataLoader worker 0"."""
-    said: str
+    message: str
     """ "ValueError: odd"."""
     frames: list[Frame]
     """The most recent call first."""
@@ -114,5 +114,5 @@ class Worker:
             return None
         *_, last = [0, *(frame.end() for frame in _FRAME.finditer(words))]
         own = re.search(r"^\S.*", words[last:].partition("\n")[2], re.MULTILINE | re.DOTALL)  # code is indented
-        said = re.sub(r"^(\w+\.)+(?=\w+(:|$))", "", _one_line(own[0] if own else ""))  # torch.OutOfMemoryError
-        return cls(head[1].replace(" process ", " "), said, printed_frames(words)[::-1])
+        message = re.sub(r"^(\w+\.)+(?=\w+(:|$))", "", _one_line(own[0] if own else ""))  # torch.OutOfMemoryError
+        return cls(head[1].replace(" process ", " "), message, printed_frames(words)[::-1])

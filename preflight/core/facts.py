@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 LIMIT = 1024 * 1024
 """Bytes per rank and check: a larger value blocks the store's single thread for all ranks."""
+_ATOMS = (str, int, bool, type(None))
 
 
 class BadFacts(ValueError):  # noqa: N818 -- says what they are
@@ -18,7 +20,7 @@ def to_text(value: object) -> str:
     """One line of canonical JSON. Raises BadFacts."""
     if not isinstance(value, dict):
         raise BadFacts(f"measure() returned {_named(value)}, not a dict")
-    flaw = next(_flaws(value, "facts"), None)
+    flaw = None if _is_json(value) else next(_flaws(value, "facts"), None)
     if flaw:
         raise BadFacts(flaw)
     try:
@@ -28,6 +30,16 @@ def to_text(value: object) -> str:
     if len(text) > LIMIT:
         raise BadFacts(f"the facts are {len(text):,} bytes; the limit per rank and check is {LIMIT:,}")
     return text
+
+
+def _is_json(value: Any) -> bool:
+    """Without the words of `_flaws`, which take three times as long. False also for subclasses of JSON's types."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and _is_json(item) for key, item in value.items())
+    if kind is list or kind is tuple:
+        return all(map(_is_json, value))
+    return math.isfinite(value) if kind is float else kind in _ATOMS
 
 
 def _flaws(value: object, at: str) -> Iterator[str]:

@@ -80,8 +80,8 @@ RUN_SLUGS = {
     "launch": "A process was started with environment variables that keep it from joining.",
     "backend": "The torch on rank 0's node cannot use the GPUs there.",
     "torch": "torch cannot be imported on a node.",
-    "baseline": "The run of --baseline had a different backend or number of ranks, or the history of --baseline auto "
-    "cannot be read: nothing was compared with it.",
+    "baseline": "Nothing, or not all, was compared with --baseline: that run had another backend or number of ranks, "
+    "some of its facts cannot be used, or the history of --baseline auto cannot be read.",
     "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
     "compared_with_history": "The runs that --baseline auto compared this one with.",
     "compared_with_profile": "The profile (--profile) that the nodes were compared with, and how many values.",

@@ -87,10 +87,13 @@ class Job:
     def from_json(data: dict[str, Any]) -> "Job":
         nodes = tuple(
             Node(
-                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]),
-                tuple(item.get("addresses", ())), item.get("machine", ""),
+                item["node"],
+                item["node_rank"],
+                rank_ranges.from_text(item["ranks"]),
+                tuple(item.get("addresses", ())),
+                item.get("machine", ""),
             )
             for item in data["nodes"]
-        )  # fmt: skip
+        )
         missing = tuple((on["node"], rank_ranges.from_text(on["ranks"])) for on in data.get("missing_on", ()))
         return Job(data["launcher"], data["world_size"], data["backend"], nodes, missing)

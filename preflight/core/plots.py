@@ -58,7 +58,7 @@ class Chart(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         drawn = [
-            {**its._asdict(), "points": [[short(v) for v in point] for point in its.points]} for its in self.series
+            {**line._asdict(), "points": [[short(v) for v in point] for point in line.points]} for line in self.series
         ]
         marks = [[short(x), text] for x, text in self.marks]
         return {"kind": "chart", **self._asdict(), "series": drawn, "marks": marks}
@@ -85,10 +85,13 @@ class Strips(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         strips = [
-            {**strip._asdict(), "values": [value if value is None else short(value) for value in strip.values],
-             "odd": [*strip.odd]}
+            {
+                **strip._asdict(),
+                "values": [value if value is None else short(value) for value in strip.values],
+                "odd": [*strip.odd],
+            }
             for strip in self.strips
-        ]  # fmt: skip
+        ]
         whole = {"kind": "strips", "title": self.title, "subjects": [[*own] for own in self.subjects], "strips": strips}
         return whole if len(self.subjects) <= MOST_SUBJECTS else self._counted(strips)
 
@@ -97,10 +100,14 @@ class Strips(NamedTuple):
         named = sorted({place for strip in self.strips for place in strip.odd})[:MOST_SUBJECTS]
         place_of = {place: number for number, place in enumerate(named)}
         few = [
-            {**strip, "values": [strip["values"][place] for place in named],
-             "odd": [place_of[place] for place in strip["odd"] if place in place_of], **_histogram(strip["values"])}
+            {
+                **strip,
+                "values": [strip["values"][place] for place in named],
+                "odd": [place_of[place] for place in strip["odd"] if place in place_of],
+                **_histogram(strip["values"]),
+            }
             for strip in strips
-        ]  # fmt: skip
+        ]
         subjects = [[*self.subjects[place]] for place in named]
         return {"kind": "strips", "title": self.title, "subjects": subjects, "strips": few, "of": len(self.subjects)}
 
@@ -139,11 +146,18 @@ class HeatMap(NamedTuple):
         flat = [number for (row, column), value in sorted(least.items()) for number in (row, column, short(value))]
         slow = sorted((value, row, column) for (row, column), value in self.cells.items() if value < self.limit)
         return {
-            "kind": "heatmap", "title": self.title, "unit": self.unit, "usual": short(self.usual),
-            "limit": short(self.limit), "rows": _joined(self.rows, size), "columns": _joined(self.columns, size),
-            "cells": flat, "binned": size, "slow_cells": len(slow),
+            "kind": "heatmap",
+            "title": self.title,
+            "unit": self.unit,
+            "usual": short(self.usual),
+            "limit": short(self.limit),
+            "rows": _joined(self.rows, size),
+            "columns": _joined(self.columns, size),
+            "cells": flat,
+            "binned": size,
+            "slow_cells": len(slow),
             "slow": [[self.rows[row], self.columns[column], short(value)] for value, row, column in slow[:MOST_ROWS]],
-        }  # fmt: skip
+        }
 
 
 def _joined(names: Sequence[str], size: int) -> list[str]:
@@ -175,12 +189,16 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    screen: str = ""
+    """Whether the terminal shows it, too: "always"; "quiet": unless its check passed and was not asked for by its id;
+    "": never."""
 
     def to_json(self) -> dict[str, Any]:
         rows = [[str(cell)[:500] for cell in row] for row in self.rows[:MOST_ROWS]]
         left = len(self.rows) - len(rows)
         note = f"{self.note} {left} more rows are not shown.".strip() if left else self.note
-        return {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+        told = {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+        return {**told, "screen": self.screen} if self.screen else told
 
 
 Plot = Chart | Strips | HeatMap | Wiring | Table
@@ -198,6 +216,6 @@ def differing(title: str, values: Mapping[str, Mapping[str, str]], called: str) 
         if len(nodes) > 1:
             odd += 1
             rare = sorted(nodes.items(), key=lambda pair: len(pair[1]))
-            rows += [(name, value or "not set", words.some(its, MOST_NODES)) for value, its in rare]
+            rows += [(name, value or "not set", words.some(on_nodes, MOST_NODES)) for value, on_nodes in rare]
     equal = f"{len(values) - odd:,} {called} are the same on all nodes."
     return Table(title, ("name", "value", "nodes"), rows, equal) if values else None

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+BASELINE = "preflight.baseline"
+"""The id of the facts that hold the figures of the run of `--baseline REPORT`, so that a report can be judged again
+without it."""
 KINDS = ("variable", "software", "driver", "clock", "link", "hardware", "limit")
 """Kinds of traits, the likeliest cause of a change in speed first."""
 

@@ -25,6 +25,8 @@ RENAMED = {
     "net.rendezvous.unlike": "net.rendezvous.different_addresses",
     "net.rendezvous.far": "net.rendezvous.slow_connect",
     "net.mesh.far": "net.mesh.high_latency",
+    "net.mesh.damaged": "net.interface_errors.damaged",
+    "net.mesh.checksum": "net.interface_errors.checksum",
     "net.rdma_errors.resent": "net.rdma_errors.retransmits",
     "net.rdma_errors.full": "net.rdma_errors.counter_saturated",
     "comm.transports.unlike": "comm.transports.differs",

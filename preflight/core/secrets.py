@@ -142,10 +142,11 @@ class Scrubber:
         hides_random = _is_environment(items)
         names = {"value": items.get("name"), "Value": items.get("Name")}  # as Kubernetes writes variables
         return {
-            self._key(key): HIDDEN if hides_random and isinstance(item, str) and looks_random(item)
+            self._key(key): HIDDEN
+            if hides_random and isinstance(item, str) and looks_random(item)
             else self._item(names.get(key) or key, item)
             for key, item in items.items()
-        }  # fmt: skip
+        }
 
     def _list(self, items: Sequence[Any]) -> list[Any]:
         """Of a command's words, a secret may be in the one after its option."""

@@ -46,9 +46,9 @@ class Vote(Generic[T]):
 
     def sides(self, most: int = 4) -> str:
         """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where no rank can be called odd."""
-        told = [f"{_shown(value)} on {rank_ranges.ranks(ranks)}" for value, ranks in self.ranks_of.items()]
-        more = [f"{len(told) - most} other values"] if len(told) > most else []
-        return ", ".join([*told[:most], *more])
+        listed = [f"{_shown(value)} on {rank_ranges.ranks(ranks)}" for value, ranks in self.ranks_of.items()]
+        more = [f"{len(listed) - most} other values"] if len(listed) > most else []
+        return ", ".join([*listed[:most], *more])
 
     def share(self, noun: str = "rank") -> str:
         """ "7 of 8 ranks": how many of the voters have the usual value."""

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from preflight.core.rank_ranges import count, ranks
 
-__all__ = ["count", "duration", "plain", "printable", "ranks", "rate", "size", "some"]
+__all__ = [
+    "clauses", "count", "duration", "examples", "link_rate", "plain", "printable", "ranks", "rate", "rate_of_gb",
+    "size", "some",
+]  # fmt: skip
 
 
 def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: str = " and ") -> str:
@@ -18,6 +21,17 @@ def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: st
     if len(listed) > most + 1:
         return f"{separator.join(listed[:most])}{separator.strip(', ')} and {len(listed) - most:,} more"
     return last.join(filter(None, (separator.join(listed[:-1]), *listed[-1:])))
+
+
+def clauses(parts: Iterable[object], most: int = 4) -> str:
+    """ "a, b; c; and 4 more": like `some`, for parts that hold commas."""
+    return some(parts, most, "; ", "; ")
+
+
+def examples(names: Sequence[str], noun: str = "") -> str:
+    """ "2 (a, b)", "9 modules (a, b, c, ...)": how many there are, and the first three."""
+    many = count(len(names), noun) if noun else f"{len(names):,}"
+    return f"{many} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 def printable(text: str) -> str:
@@ -33,6 +47,16 @@ def plain(text: str) -> str:
 def rate(bytes_per_s: float) -> str:
     """ "40 GB/s", "312 MB/s": units of 1000, three digits."""
     return _in_units(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")))
+
+
+def rate_of_gb(gb_per_s: float) -> str:
+    """`rate` of what is measured in GB/s, as bandwidths of collectives are."""
+    return rate(gb_per_s * 1e9)
+
+
+def link_rate(mbit_per_s: int) -> str:
+    """ "100 Gb/s", "2.5 Gb/s", "100 Mb/s": bits, in which links of a network are rated."""
+    return f"{mbit_per_s / 1000:,g} Gb/s" if mbit_per_s >= 1000 else f"{mbit_per_s} Mb/s"
 
 
 def size(of: float) -> str:

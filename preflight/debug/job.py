@@ -1,7 +1,6 @@
 """The job as a child process: its process group, its terminal, the signals that are passed to it, its end."""
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -12,6 +11,7 @@ from types import FrameType
 
 from preflight.debug.output import DRAIN_S, KeptOutput, Stream, is_one
 from preflight.engine import child
+from preflight.sdk import prctl
 
 TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed to its process group, as by a terminal."""
@@ -23,8 +23,6 @@ GRACE_S = 10.0
 ORPHANS_S = 2.0
 """Time for orphans of a hung job to end by themselves: Python's resource tracker ignores SIGTERM, and removes what
 ranks of mp.spawn leave in /dev/shm."""
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotStart(Exception):  # noqa: N818 -- as it reads where it is caught
@@ -168,7 +166,7 @@ class RunningJob:
     def end(self) -> None:
         """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT."""
         self.was_ended = True
-        child.adopt_orphans()  # torchrun's ranks have their own sessions
+        prctl.adopt_orphans()  # torchrun's ranks have their own sessions
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
             self.signal(number)
             self.signal(signal.SIGCONT)
@@ -185,11 +183,11 @@ class _Begin:
 
     def __init__(self, parent: int, terminal: int | None, mask: Collection[int]) -> None:
         self._parent, self._terminal, self._mask = parent, terminal, mask
+        prctl.load()
 
     def __call__(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != self._parent:
+        if not prctl.end_with_parent(self._parent, signal.SIGTERM):
             os._exit(128 + signal.SIGTERM)
         _make_foreground(self._terminal, os.getpid())
 

@@ -1,7 +1,6 @@
 """Children that may hang or die: forks them, reads what they leave, and ends them within a time limit."""
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import glob
@@ -19,19 +18,12 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel, Closed
 from preflight.hangs.collective_recorder import DumpFile
-from preflight.sdk import process_limits
+from preflight.sdk import prctl, process_limits
 from preflight.sdk.files import read, state_of
 from preflight.sdk.probe import ENDING
 
 REAP_S = 5.0
 """A killed process that still exists after this time is in uninterruptible sleep: no signal will end it."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of orphans, so that the children of a killed worker can be ended too."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def wait_channel_of(pid: int) -> str | None:
@@ -89,6 +81,7 @@ class Child:
         self.channel, theirs = Channel.pair()
         self._output, write_end = os.pipe() if output else (-1, os.open(os.devnull, os.O_WRONLY))
         supervisor = os.getpid()
+        prctl.load()
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -303,10 +296,8 @@ def children() -> set[int]:
 def _become_child(supervisor: int, channel: Channel, stack: int, output: int, keep: tuple[int, ...]) -> None:
     """Detaches the child from the supervisor's terminal, signals and descriptors."""
     os.setpgid(0, 0)
-    if supervisor:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != supervisor:
-            os._exit(0)
+    if supervisor and not prctl.end_with_parent(supervisor, signal.SIGKILL):
+        os._exit(0)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from preflight.check import BASELINE, Scope
+from preflight.check import After, Scope
 from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
@@ -21,8 +21,9 @@ from preflight.engine.membership import STRANGERS, Membership
 from preflight.engine.order import StepOrder
 from preflight.engine.process_group import group_timeout
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.turns import Turns
 from preflight.hangs import blame
-from preflight.planning import plan, registry
+from preflight.planning import plan
 from preflight.planning.plan import Request
 from preflight.planning.registry import Spec
 from preflight.results import judging
@@ -81,14 +82,15 @@ class Coordinator:
         specs, broken = loading.load(self.loop, self.job, self.request)
         for result in broken:
             self._add(result)
-        self._keep_baseline(specs)
         self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
         self._screen.planned(list(self._specs))
-        for spec in self._specs.values():
+        self._screen.say([f"{spec.id}: {text}" for spec in self._specs.values() for text in spec.old_names])
+        self._turns = Turns(self._specs, self.results)
+        for spec in self._turns:
             why_not = self._why_not(spec)
             if why_not is not None:
                 self._add(Result(spec.id, spec.title, spec.plan.facts_version, skipped=why_not))
-            elif self._is_called_for(spec):
+            elif self._turns.is_called_for(spec) or self.request.selection.asks_for(spec.id):
                 result = self._check(spec)
                 if result.applies or spec.id in self.request.selection.ids:
                     self._add(result)
@@ -100,40 +102,25 @@ class Coordinator:
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
 
-    def _keep_baseline(self, specs: list[Spec]) -> None:
-        """Copies the facts that checks compare with into this run: its report can then be judged again on its own."""
-        baseline = self.request.baseline
-        if baseline is None:
-            return
-        incomparable = run_findings.incomparable_baseline(baseline, self.job)
-        if incomparable is not None:
-            self.add_run_finding(incomparable)
-            return
-        for spec in specs:
-            comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
-            for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
-                self.book.add(f"{BASELINE}{spec.id}", ranks, text)
-
     def _add(self, result: Result) -> None:
         self.results.append(result)
         self._screen.ended(result)
 
     def _why_not(self, spec: Spec) -> str | None:
-        missing = plan.not_given(spec.id, spec.plan.given, self.request.settings)
-        if missing:
-            return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
+        if spec.left_out:
+            return spec.left_out
         results = {result.check: result for result in (*self._left_out, *self.results)}
-        for read in spec.plan.reads:
+        for read in spec.plan.ids(After.READS):
             if read in self.request.sources and read not in results and read not in self._specs:
                 return f"needs {read}, which was not selected"
-        for need in spec.plan.needs:
+        for need in spec.plan.ids(After.NEEDS):
             if need not in results:
                 return f"needs {need}, which was not selected"
             status = results[need].status
             is_whole = status != "skip" or not results[need].is_measured
             if status in BLOCKING and is_whole and self._still_matters(results[need]):
                 return f"needs {need}, which {BLOCKING[status]}"
-        for cause in spec.plan.unless:
+        for cause in spec.plan.ids(After.UNLESS_FAILED):
             if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
                 return f"{cause} failed, and this check would fail for the same reason"
         if not self._who(spec):
@@ -150,11 +137,6 @@ class Coordinator:
         """False if only ranks that are no longer members failed in it."""
         culprits = need.culprits(self.job)
         return not culprits or bool(culprits & set(self.members))
-
-    def _is_called_for(self, spec: Spec) -> bool:
-        found = {result.check for result in self.results if result.status in ("fail", "warn")}
-        is_asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
-        return not spec.plan.when or is_asked_for or bool(found & set(spec.plan.when))
 
     # One check
 
@@ -198,7 +180,7 @@ class Coordinator:
         return finding
 
     def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
-        if STRANGERS in spec.plan.reads:
+        if STRANGERS in spec.plan.after:
             self._strangers_judged = len(self.membership.strangers)
         self.membership.note_strangers(self.book)
         answer: Returned | Failure = Returned(judging.NOTHING)
@@ -207,26 +189,25 @@ class Coordinator:
             if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
                 raise LimitReached(answer.text)
         judged = judging.result_of(spec, outcomes, self.job, answer, self.request.policy)
-        return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
+        return judged.asked_for() if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
-        deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
+        deadline_s = min(spec.deadline_s, self._turns.share_s(spec, self.loop.left - self.reserve_s))
         self._step += 1
-        fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
-        self._generation += fresh
+        self._generation += spec.fresh
         level = self.request.selection.level
-        order = StepOrder(self._step, spec.id, tuple(who), self._generation, deadline_s, fresh, level)
+        order = StepOrder(self._step, spec.id, tuple(who), self._generation, deadline_s, spec.fresh, level)
         done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step), "done")
         self._done.append(done)
         self._say("step", order=order.to_json())
         slot = self.loop.slot
         assert slot is not None
-        if fresh:
+        if spec.fresh:
             slot.retire()
         if 0 in who:
             slot.start(order)
         outcomes = self._gather(spec, who, done, deadline_s)
-        if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
+        if spec.plan.scope is Scope.WORLD and blame.needs_more_evidence(outcomes):
             self._ask_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
             patience_s = group_timeout(deadline_s).total_seconds()
@@ -294,10 +275,10 @@ class Coordinator:
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:
-            heard = [entry for _, entry in log.new() if entry["rank"] != 0]
+            replies = [entry for _, entry in log.new() if entry["rank"] != 0]
             if 0 in missing and self.loop.slot:
-                heard.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
-            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
+                replies.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
+            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in replies):
                 if rank in missing:
                     outcomes[rank] = replace(outcomes[rank], recorded=recorded)
                     missing.discard(rank)
@@ -323,10 +304,10 @@ class Coordinator:
         gigabytes in a large world."""
         run_id, present = self.membership.run_id, self.membership.present
         for node in self.job.nodes:
-            here = {rank: present[rank] for rank in node.ranks if rank in present}
+            joined = {rank: present[rank] for rank in node.ranks if rank in present}
             processes = {
-                str(rank): {"pid": its.about["pid"], "nonce": its.nonce, "pids": its.about["pids"]}
-                for rank, its in here.items()
+                str(rank): {"pid": process.about["pid"], "nonce": process.nonce, "pids": process.about["pids"]}
+                for rank, process in joined.items()
             }
             self.membership.put(store_keys.processes(run_id, node.node_rank), processes)
         self.membership.put(store_keys.job(run_id), {"job": self.job.to_json()})
@@ -335,8 +316,8 @@ class Coordinator:
         """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""
         self._fetch_facts(check, outcomes)
         gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
-        there = set(self.book.ranks(check))
-        return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
+        arrived = set(self.book.ranks(check))
+        return {r: o if o.kind != "measured" or r in arrived else gone for r, o in outcomes.items()}
 
     def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
         names = {rank: outcome.facts_hash for rank, outcome in outcomes.items() if outcome.facts_hash}
@@ -394,6 +375,6 @@ class Coordinator:
             return
         for place, result in enumerate(self.results):
             spec = self._specs.get(result.check)
-            if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
+            if spec is not None and STRANGERS in spec.plan.after and result.outcomes:
                 self.results[place] = replace(self._judged(spec, result.outcomes), began_s=result.began_s)
                 self._screen.ended(self.results[place])

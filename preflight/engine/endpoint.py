@@ -29,11 +29,11 @@ class Astray(Exception):  # noqa: N818 -- a state of the world
     """MASTER_ADDR leads to another node than rank 0's. Its text says so."""
 
 
-def astray(loop: EventLoop, here: LaunchIdentity) -> str:
+def astray(loop: EventLoop, launch: LaunchIdentity) -> str:
     """On rank 0: the sentence that says that MASTER_ADDR is no address of this node, and that a connection to it does
     not come back here either (an address of a load balancer, or a translated one, may). "" if it leads here, if it has
     no address at all, or if nobody can tell."""
-    host, port = here.master_addr, here.master_port or 0
+    host, port = launch.master_addr, launch.master_port or 0
     within_s = LOOK_UP_S + FORWARDED_S + COMES_BACK_S * 2 * tcp.MOST_ADDRESSES
     found = loop.ask(lambda: _look(host, port), within_s).value_or({})
     if not found.get("addresses") or found["is_own"] or found["comes_back"] is not False:
@@ -42,34 +42,34 @@ def astray(loop: EventLoop, here: LaunchIdentity) -> str:
     shown = ", ".join(found["addresses"])
     named = host if host == shown else f"{host} ({shown})"
     return (
-        f"MASTER_ADDR is {named}, which is not an address of {here.node_name}, where rank 0 is and serves the store; "
-        f"expected {here.node_name}" + (f" ({own})" if own else "")
+        f"MASTER_ADDR is {named}, which is not an address of {launch.node_name}, where rank 0 is and serves the store; "
+        f"expected {launch.node_name}" + (f" ({own})" if own else "")
     )
 
 
-def is_left_to_us(loop: EventLoop, here: LaunchIdentity) -> bool:
+def is_left_to_us(loop: EventLoop, launch: LaunchIdentity) -> bool:
     """On another rank: whether MASTER_ADDR names this node, rank 0 is on another one, and nothing serves the port. The
     lowest rank of a node has LOCAL_RANK 0, so if that is not rank 0, rank 0 is elsewhere. (Not so on node 0, where each
     rank may have been given a GPU, and LOCAL_RANK 0, of its own.)"""
-    host, port = here.master_addr, here.master_port or 0
-    if not _is_first_of_another_node(here) or is_everywhere(host):
+    host, port = launch.master_addr, launch.master_port or 0
+    if not _is_first_of_another_node(launch) or is_everywhere(host):
         return False
     return bool(loop.ask(lambda: _unserved(host, port), LOOK_UP_S + 2 * UNSERVED_S).value_or({}).get("unserved"))
 
 
-def goes_nowhere(here: LaunchIdentity) -> str:
+def goes_nowhere(launch: LaunchIdentity) -> str:
     """On a rank that has not reached the store: says that MASTER_ADDR is this node itself, as on every node, while rank
     0 is elsewhere; else ""."""
-    if here.agent_store or not _is_first_of_another_node(here) or not is_everywhere(here.master_addr):
+    if launch.agent_store or not _is_first_of_another_node(launch) or not is_everywhere(launch.master_addr):
         return ""
     return (
-        f"MASTER_ADDR is {here.master_addr}, which is {here.node_name} itself there, and rank {here.rank} is its first "
-        "rank (LOCAL_RANK 0), so rank 0 is on another node; expected that node"
+        f"MASTER_ADDR is {launch.master_addr}, which is {launch.node_name} itself there, and rank {launch.rank} is its "
+        "first rank (LOCAL_RANK 0), so rank 0 is on another node; expected that node"
     )
 
 
-def _is_first_of_another_node(here: LaunchIdentity) -> bool:
-    return here.local_rank == 0 and bool(here.rank and here.node_rank)
+def _is_first_of_another_node(launch: LaunchIdentity) -> bool:
+    return launch.local_rank == 0 and bool(launch.rank and launch.node_rank)
 
 
 def is_everywhere(host: str) -> bool:
@@ -86,9 +86,7 @@ def is_everywhere(host: str) -> bool:
 def _look(host: str, port: int) -> dict[str, Any]:
     _, targets, _ = tcp.resolve(host, port)
     is_own = _is_own(targets)
-    return {
-        "addresses": [*targets], "is_own": is_own, "comes_back": None if is_own else _comes_back(targets, port)
-    }  # fmt: skip
+    return {"addresses": [*targets], "is_own": is_own, "comes_back": None if is_own else _comes_back(targets, port)}
 
 
 def _is_own(targets: dict[str, tcp.Target]) -> bool:

@@ -29,7 +29,7 @@ class Silence:
         self._silent: dict[int, float] = {}
         self._asked: dict[int, float] = {}
 
-    def heard(self, beats: Mapping[int, str | None], now: float) -> dict[int, float]:
+    def update(self, beats: Mapping[int, str | None], now: float) -> dict[int, float]:
         """Seconds of silence by rank. A long gap between two polls counts as 2 s (in a small world): then the store
         or this supervisor stood still."""
         for rank, beat in beats.items():
@@ -102,7 +102,7 @@ class Heartbeats:
             self._highest[rank] = max(number, self._highest.get(rank, 0))  # an old one that is written again is none
         numbers = {rank: str(self._highest[rank]) for rank in ranks}
         every = beat_every(self._membership.world_size)
-        for rank, seconds in self._silence.heard(numbers, time.monotonic()).items():
+        for rank, seconds in self._silence.update(numbers, time.monotonic()).items():
             if seconds >= SILENT_S + every:
                 doing = json.loads(beats[rank] or "{}").get("doing")
                 last = f"; last doing: {doing}" if doing else ""

@@ -77,12 +77,20 @@ class LaunchIdentity:
     def to_json(self) -> dict[str, Any]:
         """What rank 0 needs to know about a process."""
         return {
-            "launcher": self.launcher, "rank": self.rank, "world_size": self.world_size,
-            "node_rank": self.node_rank, "node_name": self.node_name, "node_key": self.node_key,
-            "machine": self.machine, "restarts": self.restarts, "problems": list(self.problems),
-            "environ": dict(self.environ), "owner": self.owner, "local_rank": self.local_rank,
+            "launcher": self.launcher,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "node_rank": self.node_rank,
+            "node_name": self.node_name,
+            "node_key": self.node_key,
+            "machine": self.machine,
+            "restarts": self.restarts,
+            "problems": list(self.problems),
+            "environ": dict(self.environ),
+            "owner": self.owner,
+            "local_rank": self.local_rank,
             "local_world_size": self.local_world_size,
-        }  # fmt: skip
+        }
 
 
 class _Reader:
@@ -144,9 +152,14 @@ def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", required=True)
     world_size = read.number(
-        "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS",
-        required=True, least=1,
-    )  # fmt: skip
+        "OMPI_COMM_WORLD_SIZE",
+        "PMIX_SIZE",
+        "PMI_SIZE",
+        "JSM_NAMESPACE_SIZE",
+        "SLURM_STEP_NUM_TASKS",
+        required=True,
+        least=1,
+    )
     local_rank = read.number(*LOCAL_RANKS)
     local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     # All ranks of one node are children of one mpirun or daemon; over several nodes a host must be named.
@@ -154,10 +167,16 @@ def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     job = next(filter(None, map(environ.get, ("PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID"))), None)
     name = job or (str(os.getppid()) if one_node else None)
     return _identity(
-        "mpi", environ, read, rank=rank, world_size=world_size, local_rank=local_rank,
-        local_world_size=local_size, host="127.0.0.1" if one_node else "",
+        "mpi",
+        environ,
+        read,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=local_size,
+        host="127.0.0.1" if one_node else "",
         port=_port_of(name) if name else TORCH_PORT,
-    )  # fmt: skip
+    )
 
 
 def _slurm(environ: Mapping[str, str]) -> LaunchIdentity:
@@ -166,10 +185,16 @@ def _slurm(environ: Mapping[str, str]) -> LaunchIdentity:
     world_size = read.number("SLURM_STEP_NUM_TASKS", required=True, least=1)
     step = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
     return _identity(
-        "slurm", environ, read, rank=rank, world_size=world_size,
-        local_rank=read.number("SLURM_LOCALID"), node_rank=read.number("SLURM_NODEID"),
-        host=first_host(environ.get("SLURM_STEP_NODELIST", "")), port=_port_of(step),
-    )  # fmt: skip
+        "slurm",
+        environ,
+        read,
+        rank=rank,
+        world_size=world_size,
+        local_rank=read.number("SLURM_LOCALID"),
+        node_rank=read.number("SLURM_NODEID"),
+        host=first_host(environ.get("SLURM_STEP_NODELIST", "")),
+        port=_port_of(step),
+    )
 
 
 def _identity(

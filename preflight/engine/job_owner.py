@@ -102,15 +102,24 @@ def called(job: JobOwner) -> str:
 def from_json(data: Any) -> JobOwner | None:
     """What another process has written; None if that is not well formed."""
     kinds: Mapping[str, type | tuple[type, ...]] = {
-        "kind": str, "id": str, "rank": (int, type(None)), "pid": int, "node": str, "launcher": str,
-    }  # fmt: skip
+        "kind": str,
+        "id": str,
+        "rank": (int, type(None)),
+        "pid": int,
+        "node": str,
+        "launcher": str,
+    }
     if not isinstance(data, dict) or not all(isinstance(data.get(name), kind) for name, kind in kinds.items()):
         return None
     text = {name: words.printable(data[name][:LONGEST]) for name in ("kind", "id", "node", "launcher")}
     return {
-        "kind": text["kind"], "id": text["id"], "rank": data["rank"], "pid": data["pid"], "node": text["node"],
+        "kind": text["kind"],
+        "id": text["id"],
+        "rank": data["rank"],
+        "pid": data["pid"],
+        "node": text["node"],
         "launcher": text["launcher"],
-    }  # fmt: skip
+    }
 
 
 def process_key(pid: int) -> str:

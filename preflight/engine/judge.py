@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from preflight.check import After
 from preflight.core.answer import Failure, Returned
 from preflight.core.facts import FactsStore
 from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
+from preflight.core.record import BASELINE
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -31,9 +33,9 @@ class JudgeProcess:
         """From how many ranks the kept process has facts, by check."""
 
     def ask(self, spec: Spec, outcomes: Mapping[int, Outcome], groups: Sequence[Group]) -> Returned | Failure:
-        """What `judging.call_judge` returns, or why it did not."""
+        """What `judge_check` returns, or why it did not."""
         deadline_s = judging.deadline_s(len(outcomes))
-        judge = partial(judging.call_judge, spec.source, self._job, outcomes, self._book, self._settings, groups)
+        judge = partial(judge_check, spec.source, self._job, outcomes, self._book, self._settings, groups)
         if spec.source.kind != "builtin":
             return self._loop.ask(judge, deadline_s)
         if self._kept is not None and (order := self._order(spec, outcomes, groups)) is not None:
@@ -63,16 +65,18 @@ class JudgeProcess:
         """The question to the kept process, with the facts that it lacks; None if they are too many."""
         if len(outcomes) > MOST_RANKS:
             return None
-        names = (spec.id, *spec.plan.reads, *spec.plan.uses)
+        names = (spec.id, *spec.plan.ids(After.READS | After.USES))
         lacks = [name for name in names if len(self._book.ranks(name)) != self._has.get(name, 0)]
         facts = {name: list(self._book.groups(name)) for name in lacks}
         if sum(len(text) for known in facts.values() for _, text in known) > MOST_BYTES:
             return None
         self._has |= {name: len(self._book.ranks(name)) for name in lacks}
         return {
-            "source": vars(spec.source), "outcomes": [[rank, its.to_json()] for rank, its in outcomes.items()],
-            "groups": [vars(group) for group in groups], "facts": facts,
-        }  # fmt: skip
+            "source": vars(spec.source),
+            "outcomes": [[rank, outcome.to_json()] for rank, outcome in outcomes.items()],
+            "groups": [vars(group) for group in groups],
+            "facts": facts,
+        }
 
     def _serve(self, first: "partial[dict[str, Any]]", channel: Channel, _page: Breadcrumb) -> None:
         """In the process: judges the check that it was forked for, and then what it is sent."""
@@ -82,11 +86,23 @@ class JudgeProcess:
             for check, known in order["facts"].items():
                 for ranks, text in known:
                     self._book.add(check, ranks, text)
-            outcomes = {rank: Outcome.from_json(its) for rank, its in order["outcomes"]}
+            outcomes = {rank: Outcome.from_json(outcome) for rank, outcome in order["outcomes"]}
             groups = tuple(Group(group["name"], tuple(group["nodes"])) for group in order["groups"])
             source = Source(**order["source"])
-            told = judging.call_judge(source, self._job, outcomes, self._book, self._settings, groups)
-            channel.send_all({"value": told})
+            result = judge_check(source, self._job, outcomes, self._book, self._settings, groups)
+            channel.send_all({"value": result})
+
+
+def judge_check(
+    source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
+    groups: Sequence[Group] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """In a child: what `judging.call_judge` returns, with `--baseline REPORT` also what is slower than there."""
+    if BASELINE not in book.checks():  # most runs: the history is not even imported
+        return judging.call_judge(source, job, outcomes, book, settings, groups)
+    from preflight.history import compare
+
+    return compare.judge(source, job, outcomes, book, settings, groups)
 
 
 def is_sound(answer: Returned | Failure) -> bool:

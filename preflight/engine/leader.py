@@ -2,12 +2,13 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind
 from preflight.core.finding import Reported
 from preflight.core.job import Job
+from preflight.core.record import BASELINE
 from preflight.engine import baseline, shutdown, store_keys, store_messages
 from preflight.engine.child import LimitReached
 from preflight.engine.coordinator import Coordinator
@@ -15,6 +16,7 @@ from preflight.engine.event_loop import Interrupted, tell_all
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
+from preflight.engine.run_context import RunContext
 from preflight.engine.run_findings import (
     astray,
     foreign_writer,
@@ -29,9 +31,6 @@ from preflight.engine.store_messages import ForeignWriter
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
 
-if TYPE_CHECKING:
-    from preflight.engine.supervisor import Supervisor
-
 STRANGE_S = 30.0
 """How much longer to wait for missing ranks if processes without a place came instead: the ranks may still be importing
 torch."""
@@ -42,52 +41,59 @@ TELL_S = 5.0
 class Leader:
     """A run, from the first rank that joins to its verdict."""
 
-    def __init__(self, supervisor: "Supervisor", membership: Membership) -> None:
-        self.supervisor, self.membership = supervisor, membership
-        self.loop, self.task, self.here = supervisor.loop, supervisor.task, supervisor.here
-        self.screen = supervisor.screen
+    def __init__(self, context: RunContext, membership: Membership) -> None:
+        self.context, self.membership = context, membership
+        self.loop, self.task, self.identity = context.loop, context.task, context.identity
 
     def run(self) -> int:
         """Runs it all and returns the exit code."""
         self.loop.beat_key = store_keys.beat(self.membership.run_id, 0)
-        self.loop.world_size = self.here.world_size
+        self.loop.world_size = self.identity.world_size
         earlier = self._earlier_verdict()
         if earlier is not None:
             return self._say_again(earlier)
-        self.supervisor.screen = self.screen = progress.choose(
-            self.supervisor.say, self.task.output.width, self.supervisor.environ
-        )
+        self.context.screen = progress.choose(self.context.say, self.task.output.width, self.context.environ)
         self._await_members()
-        if self.supervisor.astray:
-            return self._conclude(self._without_checks(astray(self.supervisor.astray)))
+        if self.context.astray:
+            return self._conclude(self._without_checks(astray(self.context.astray)))
         try:
-            self._prepare_output()
             self._refuse_other_arguments()
             request = self.task.request
             backend, doubt = choose_backend(self.loop, request.backend, needs_torch=self.task.needs_torch)
             job = self.membership.job(backend)
-            self.loop.slot = self.supervisor.new_slot(self.membership.run_id, job)
-            coordinator = Coordinator(self.loop, self.membership, job, request, self.screen)
+            coordinator = Coordinator(self.loop, self.membership, job, request, self.context.screen)
+            self._keep_baseline(coordinator)
+            self._prepare_output()  # which clears its folder: the baseline may lie there
+            self.loop.slot = self.context.new_slot(self.membership.run_id, job)
             if doubt:
                 coordinator.add_run_finding(replace(doubt, where=job.where(0)))
-            self.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
-            self.loop.on_turn = self.screen.turn
+            self.context.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
+            self.loop.on_turn = self.context.screen.turn
             self._coordinate(coordinator)
         except UsageError as error:
             return self._refuse(error)
         except LimitReached as why:
-            return self._conclude(self._without_checks(no_process(str(why), {"node": self.here.node_name})))
+            return self._conclude(self._without_checks(no_process(str(why), {"node": self.identity.node_name})))
         return self._conclude(coordinator)
+
+    def _keep_baseline(self, coordinator: Coordinator) -> None:
+        """Its figures are kept beside the run's facts: the report can then be judged again on its own."""
+        path, sources = self.task.request.baseline, self.task.request.sources
+        figures, finding = baseline.read(self.loop, path, coordinator.job, sources) if path else ("", None)
+        if finding:
+            coordinator.add_run_finding(finding)
+        if figures:
+            coordinator.book.add(BASELINE, [0], figures)
 
     def _without_checks(self, finding: Reported) -> Coordinator:
         """A run that ends with this finding: the job cannot start, so nothing is measured."""
         job = self.membership.job("gloo")
-        coordinator = Coordinator(self.loop, self.membership, job, self.task.request, self.screen)
+        coordinator = Coordinator(self.loop, self.membership, job, self.task.request, self.context.screen)
         coordinator.add_run_finding(finding)
         return coordinator
 
     def _await_members(self) -> None:
-        end = self.loop.until(self.supervisor.window_s)
+        end = self.loop.until(self.context.window_s)
         tell_at = time.monotonic() + TELL_S
         settled: float | None = None
         membership = self.membership
@@ -100,14 +106,14 @@ class Leader:
                 self.loop.pump(0.01)
                 if time.monotonic() >= tell_at:
                     left_s = end - time.monotonic()
-                    self.screen.say([console.waiting(membership.world_size, membership.present, left_s)])
+                    self.context.screen.say([console.waiting(membership.world_size, membership.present, left_s)])
                     tell_at = float("inf")
 
     def _prepare_output(self) -> None:
         output = self.task.output
         if not output.names():
             return
-        answer = self.loop.ask(lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        answer = self.loop.ask(lambda: {"refused": output.refusal(self.context.started_at)}, 10.0)
         if isinstance(answer, Failure) and answer.kind is FailureKind.NO_PROCESS:
             raise LimitReached(answer.text)
         if isinstance(answer, Failure):
@@ -134,11 +140,11 @@ class Leader:
             coordinator.add_run_finding(no_process(str(why), {"node": coordinator.job.node_of(0).node}))
         except StoreLost as why:
             self.loop.begin_ending()
-            coordinator.add_run_finding(store_lost(why, self.here))
+            coordinator.add_run_finding(store_lost(why, self.identity))
         except ForeignWriter as why:
             self.loop.begin_ending()
             coordinator.report_other_jobs()  # that may well be what has written
-            coordinator.add_run_finding(foreign_writer(why, self.here))
+            coordinator.add_run_finding(foreign_writer(why, self.identity))
         except StoodStill as why:
             self.loop.begin_ending()
             coordinator.add_run_finding(stalled(0, coordinator.job, str(why)))
@@ -151,13 +157,13 @@ class Leader:
 
     def _conclude(self, coordinator: Coordinator) -> int:
         self.loop.begin_ending()
-        self.screen.close()
+        self.context.screen.close()
         for finding in self._compared(coordinator):
             coordinator.add_run_finding(finding)
-        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
-        verdict = self._publish(coordinator.job, coordinator.members, made.exit_code, console.sentence(made))
-        self.supervisor.write(made, coordinator.book, "report.json")
-        return self.supervisor.part(verdict, 0, made)
+        report = self.context.build(self.membership.run_id, coordinator.job, coordinator.results)
+        verdict = self._publish(coordinator.job, coordinator.members, report.exit_code, console.sentence(report))
+        self.context.write(report, coordinator.book, "report.json")
+        return self.context.part(verdict, 0, report)
 
     def _compared(self, coordinator: Coordinator) -> list[Reported]:
         """`--baseline auto` and `--profile FILE`. The run's entry is made once, first for what needs no history: that
@@ -165,15 +171,15 @@ class Leader:
         sinks, request, entry = self.task.sinks, self.task.request, ""
         if not (sinks.baseline or request.profile):
             return []
-        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
+        report = self.context.build(self.membership.run_id, coordinator.job, coordinator.results)
         of_profile, of_history = list[Reported](), list[Reported]()
         if request.profile:
-            of_profile, entry = baseline.compared_with_profile(self.loop, request, made, coordinator.book)
+            of_profile, entry = baseline.compared_with_profile(self.loop, request, report, coordinator.book)
         if sinks.baseline:
             of_history, entry = baseline.compared_with_history(
-                self.loop, sinks.history or "", made, coordinator.book, request.sources, entry
+                self.loop, sinks.history or "", report, coordinator.book, request.sources, entry
             )
-        self.supervisor.entry = entry
+        self.context.entry = entry
         return of_history + of_profile
 
     def _refuse(self, error: UsageError) -> int:
@@ -189,21 +195,28 @@ class Leader:
         """Publishes what all ranks need to end. `living` and as many processes as `strangers` are waited for; `attempt`
         separates a restart's farewells from the first ones; a restart of the same `command` repeats the verdict."""
         verdict = {
-            "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.supervisor.nonce,
-            "job": job.to_json(), "living": living, "strangers": len(self.membership.strangers),
-            "exit_code": exit_code, "sentence": sentence, "command": self.task.command,
+            "event": "verdict",
+            "step": 0,
+            "run": self.membership.run_id,
+            "attempt": self.context.nonce,
+            "job": job.to_json(),
+            "living": living,
+            "strangers": len(self.membership.strangers),
+            "exit_code": exit_code,
+            "sentence": sentence,
+            "command": self.task.command,
             "proof": self.membership.proof(exit_code),
-        }  # fmt: skip
-        shutdown.publish(self.loop, verdict, self.here.call)
+        }
+        shutdown.publish(self.loop, verdict, self.identity.call)
         return verdict
 
     # A restart of the job
 
     def _earlier_verdict(self) -> dict[str, Any] | None:
         """The failure that a restart repeats. After a pass the machine is tested again: something else has failed."""
-        if not self.here.restarts:
+        if not self.identity.restarts:
             return None
-        key = store_keys.last_verdict(self.here.call)
+        key = store_keys.last_verdict(self.identity.call)
         text = self.loop.request("fetch", keys=[key])[0]
         if text is None:
             return None
@@ -214,10 +227,10 @@ class Leader:
 
     def _say_again(self, earlier: dict[str, Any]) -> int:
         """Repeats the verdict: torchrun restarted a job that already has one, and nothing has changed."""
-        self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
+        self.context.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
         proof = self.membership.proof(earlier["exit_code"])
-        again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce, "proof": proof}
+        again = {**earlier, "run": self.membership.run_id, "attempt": self.context.nonce, "proof": proof}
         tell_all(self.loop, self.membership.run_id, again)
         self._await_members()
         living, strangers = sorted(self.membership.present), len(self.membership.strangers)
-        return self.supervisor.part({**again, "living": living, "strangers": strangers}, 0)
+        return self.context.part({**again, "living": living, "strangers": strangers}, 0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from preflight.check import Level
+from preflight.check import After, Level
 from preflight.core.action import Action
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.finding import Reported
@@ -51,30 +51,30 @@ def _load_built_in(specs: dict[str, Spec], job: Job, request: Request) -> None:
     named = plan.expand(selection.only, request.sources, "--only")
     pending = [id_ for spec in specs.values() for id_ in _wanted_by(spec)]
     for id_, source in request.sources.items():
-        is_soon = id_ not in known or selection.level.includes(Level(known[id_].first_level))
+        is_soon = id_ not in known or selection.level.includes(Level(known[id_].lowest))
         if source.kind == "builtin" and (id_ in named if selection.only else is_soon):
             pending.append(id_)
     while pending:
         id_ = pending.pop()
         if id_ not in specs and id_ in request.sources and request.sources[id_].kind == "builtin":
-            specs[id_] = registry.spec_of(registry.load(request.sources[id_]), job)
+            specs[id_] = registry.spec_of(registry.load(request.sources[id_]), job, request.settings)
             pending += _wanted_by(specs[id_])
 
 
 def _wanted_by(spec: Spec) -> tuple[str, ...]:
-    return (*spec.plan.needs, *spec.plan.reads, *spec.plan.uses)
+    return spec.plan.ids(After.NEEDS | After.READS | After.USES)
 
 
 def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
     """The error if a check's needs lead back to itself, or ""."""
     by_id = {spec.id: spec for spec in specs}
-    needed, pending = set(), list(spec.plan.needs)
+    needed, pending = set(), list(spec.plan.ids(After.NEEDS))
     while pending:
         need = pending.pop()
         if need not in needed and need in by_id:
             needed.add(need)
-            pending.extend(by_id[need].plan.needs)
-    return f"it needs itself, through {', '.join(spec.plan.needs)}" if spec.id in needed else ""
+            pending.extend(by_id[need].plan.ids(After.NEEDS))
+    return f"it needs itself, through {', '.join(spec.plan.ids(After.NEEDS))}" if spec.id in needed else ""
 
 
 def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str, Any]]) -> Returned | Failure:
@@ -108,7 +108,7 @@ def _spec(job: Job, request: Request, check: Check) -> dict[str, Any]:
     validation.refuse_unknown_ids(check.module, check.plan, {*request.sources, STRANGERS})
     registry.unknown_settings(check, request.settings)
     registry.unknown_codes(check, request.policy.codes)
-    return registry.spec_of(check, job).to_json()
+    return registry.spec_of(check, job, request.settings).to_json()
 
 
 def _broken(source: Source, why: Failure) -> Result:

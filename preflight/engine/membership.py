@@ -22,7 +22,7 @@ from preflight.engine.store import is_other_job, shared_port
 from preflight.engine.store_messages import ForeignWriter
 
 STRANGERS = "preflight.strangers"
-"""The name in `PLAN.reads` for the processes that came but have no place in the run."""
+"""The name in `PLAN.after` for the processes that came but have no place in the run."""
 FOREIGN = "foreign"
 """The place of a process of another job, which leaves at once."""
 RIVAL_S = 2.0
@@ -204,15 +204,15 @@ class Membership:
         keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
         names = [node_names.safe(firsts[key]["node_name"]) for key in keys]
         numbers = [firsts[key]["node_rank"] for key in keys]
-        told = None not in numbers and len(set(numbers)) == len(numbers)
+        is_given = None not in numbers and len(set(numbers)) == len(numbers)
         nodes = []
         for number, key in enumerate(keys):
             about = firsts[key]
-            node_rank = about["node_rank"] if told else number
+            node_rank = about["node_rank"] if is_given else number
             name = names[number] if names.count(names[number]) == 1 else f"{names[number]}#{node_rank}"
             nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"]), about["machine"]))
-        made = Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
-        return replace(made, missing_on=self._missing_on(made)) if made.missing else made
+        job = Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+        return replace(job, missing_on=self._missing_on(job)) if job.missing else job
 
     def _missing_on(self, job: Job) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """No node from which no rank came where MASTER_ADDR is each node itself, or where more such nodes are missing
@@ -238,7 +238,7 @@ class Membership:
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Those of the ranks that are on this node and whose supervisors are dead."""
-        here = (self._identity.node_key, namespace("pid"))
+        this_machine = (self._identity.node_key, namespace("pid"))
         known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
-        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
+        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == this_machine}
         return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}

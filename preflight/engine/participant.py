@@ -177,7 +177,7 @@ class Participant:
         if not {str(self.rank)} <= set(processes) <= set(map(str, node.ranks)):
             raise ForeignWriter(f"{key} holds the processes of other ranks than {rank_ranges.to_text(node.ranks)}")
         mine = namespace("pid")
-        self._pids = {int(rank): its["pid"] for rank, its in processes.items() if its["pids"] == mine}
+        self._pids = {int(rank): process["pid"] for rank, process in processes.items() if process["pids"] == mine}
         if processes[str(self.rank)]["nonce"] != self._nonce:
             self.rank = None  # another process with this rank came first
             return
@@ -200,10 +200,13 @@ class Participant:
         share = max(1024, min(LOG_TAIL, LOG_SHARE // 2 // world))
         asked_for = len(self.job.node_of(self.rank).ranks) if self.job and self.rank is not None else 1
         outcome = replace(
-            outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share],
-            nccl_log=(outcome.nccl_log or "")[-share:], ras=(outcome.ras or "")[: share * asked_for],
+            outcome,
+            log_tail=(outcome.log_tail or "")[-share:],
+            stack=(outcome.stack or "")[:share],
+            nccl_log=(outcome.nccl_log or "")[-share:],
+            ras=(outcome.ras or "")[: share * asked_for],
             recorded=within_share(outcome.recorded, world),
-        )  # fmt: skip
+        )
         entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
         self.loop.request("append", key=store_keys.done(self.run_id, self._step), value=entry)
 
@@ -216,7 +219,7 @@ class Participant:
         beat = self.loop.request("fetch", keys=[key])[0]
         if beat is not None:
             self._last_beat = max(self._last_beat, store_messages.beat(beat, key))
-        silent = self._silence.heard({0: str(self._last_beat)}, now)[0]
+        silent = self._silence.update({0: str(self._last_beat)}, now)[0]
         if silent >= SILENT_S + beat_every(self.loop.world_size):
             raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
 

@@ -60,7 +60,7 @@ class GroupMaker:
         return (self._host, self._port) if self._host and self._port else None
 
     @property
-    def made(self) -> bool:
+    def exists(self) -> bool:
         return self._group is not None
 
     def make(
@@ -93,8 +93,8 @@ class GroupMaker:
         if group_ranks not in self._parts:
             timeout = group_timeout(deadline_s)
             with _named_by_ranks():
-                made = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
-            self._parts[group_ranks] = made
+                group = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
+            self._parts[group_ranks] = group
         return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":

@@ -100,10 +100,11 @@ def _blocks(layout: RankLayout, seats: Mapping[int, Seat]) -> dict[str, range]:
     if any(rank in block and seat.node != node for node, block in blocks.items() for rank, seat in _near(seats, block)):
         return {}
     neighbors = any(
-        rank + 1 in seats and seat.node == seats[rank + 1].node and rank + 1 - (seats[rank + 1].local_rank or 0)
-        == rank - (seat.local_rank or 0)
+        rank + 1 in seats
+        and seat.node == seats[rank + 1].node
+        and rank + 1 - (seats[rank + 1].local_rank or 0) == rank - (seat.local_rank or 0)
         for rank, seat in seats.items()
-    )  # fmt: skip
+    )
     shown = layout.launcher in IN_BLOCKS or neighbors or all(seat.local_size == 1 for seat in seats.values())
     return blocks if shown else {}
 
@@ -123,8 +124,8 @@ def _by_hosts(layout: RankLayout, world_size: int, seats: Mapping[int, Seat], le
         return {}
     if blocks and all(_is_same(layout.hosts[block.start // size], node) for node, block in blocks.items()):
         return {rank: layout.hosts[rank // size] for rank in left}
-    there = {_short(seat.node) for seat in seats.values()}
-    absent = [host for host in layout.hosts if _short(host) not in there]
+    nodes = {_short(seat.node) for seat in seats.values()}
+    absent = [host for host in layout.hosts if _short(host) not in nodes]
     return dict.fromkeys(left, absent[0]) if len(absent) == 1 and len(left) == size else {}
 
 

@@ -25,7 +25,6 @@ from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.store_seal import SECRET
 from preflight.engine.torch_import import TorchUnread
 from preflight.hangs.blame import FIXES
-from preflight.planning.plan import Baseline
 from preflight.results.result import Result
 
 NAMED_ONE_BY_ONE = 16
@@ -41,18 +40,13 @@ def run_result(findings: list[Reported]) -> Result:
 def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping[str, Any] | None = None) -> Reported:
     assert slug in RUN_SLUGS
     return Reported(
-        severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix,
+        severity=severity,
+        code=f"{RUN}.{slug}",
+        message=message,
+        where=dict(where or {}),
+        fix=fix,
         action=engine_action(severity, slug),
-    )  # fmt: skip
-
-
-def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
-    """A finding if the baseline's figures cannot be compared with this job, else None."""
-    theirs, ours = (f"{compared.world_size} ranks on {compared.backend}" for compared in (baseline.job, job))
-    if theirs == ours:
-        return None
-    text = f"--baseline {baseline.path} is of {theirs}, expected {ours} as in this run: nothing is compared with it"
-    return run_finding("warn", "baseline", text, "Name a report of a run with the same number of ranks and backend.")
+    )
 
 
 def never_came(
@@ -92,32 +86,32 @@ def stalled(rank: int | None, job: Job, how: str) -> Reported:
     return run_finding("error", "stalled", how, fix, where)
 
 
-def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
+def store_lost(why: StoreLost, launch: LaunchIdentity) -> Reported:
     """Usually this rank cannot tell which side is at fault. Exceptions are a name that does not resolve and a port that
     is taken: with these the job cannot start either."""
-    where = {"node": here.node_name}
+    where = {"node": launch.node_name}
     if "does not resolve" in str(why):
-        fix = f"On that node: getent ahosts {here.master_addr}; correct it, or add the name to DNS or /etc/hosts."
+        fix = f"On that node: getent ahosts {launch.master_addr}; correct it, or add the name to DNS or /etc/hosts."
         return run_finding(
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
     if TAKEN in str(why):
-        theirs = holder_of(here.master_port or 0)
-        if theirs and here.owner and job_owner.is_other_job(here.owner, theirs):
-            return port_in_use(shared_port(here, theirs))
-        fix = f"Find the process: ss -ltnp 'sport = :{here.master_port}'; end it, or set a different MASTER_PORT."
-        text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected free"
+        theirs = holder_of(launch.master_port or 0)
+        if theirs and launch.owner and job_owner.is_other_job(launch.owner, theirs):
+            return port_in_use(shared_port(launch, theirs))
+        fix = f"Find the process: ss -ltnp 'sport = :{launch.master_port}'; end it, or set a different MASTER_PORT."
+        text = f"port {launch.master_port}, where rank 0 serves the store, is taken by another process, expected free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
-    if "refused" in str(why) and not here.agent_store:  # the way there is open
+    if "refused" in str(why) and not launch.agent_store:  # the way there is open
         fix = (
             "Was rank 0 started? See its output: it serves the store once it has imported torch, which takes long on a "
         )
         fix += "slow file system (then give all ranks a longer --deadline)."
-        return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
-    who = "torchrun's agent" if here.agent_store else "rank 0"
-    serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
+        return run_finding("error", "store_lost", f"{why}; seen from {launch.node_name}", fix)
+    who = "torchrun's agent" if launch.agent_store else "rank 0"
+    serves = f"Is {who}, which serves {launch.master_addr}:{launch.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"
-    return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
+    return run_finding("error", "store_lost", f"{why}; seen from {launch.node_name}", fix)
 
 
 def no_process(limit: str, where: Mapping[str, Any]) -> Reported:
@@ -144,9 +138,9 @@ def port_in_use(text: str) -> Reported:
     return run_finding("fail", "rendezvous", text, fix, {"variable": "MASTER_PORT"})
 
 
-def foreign_writer(why: ForeignWriter, here: LaunchIdentity) -> Reported:
+def foreign_writer(why: ForeignWriter, launch: LaunchIdentity) -> Reported:
     """The finding for what no rank of this run can have written. No rank is to blame for it."""
-    text = f"something else writes into the store at {here.master_addr}:{here.master_port}: {why}"
+    text = f"something else writes into the store at {launch.master_addr}:{launch.master_port}: {why}"
     fix = (
         "End the other process, or another job with this MASTER_PORT; close the port to other users, or set the same "
         f"{SECRET} (16 random digits or more) on all ranks. All nodes need one version of preflight."
@@ -154,14 +148,22 @@ def foreign_writer(why: ForeignWriter, here: LaunchIdentity) -> Reported:
     return run_finding("fail", "foreign_writer", text, fix)
 
 
-def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
+def same_rank(others: Sequence[int], why: Exception, launch: LaunchIdentity) -> Reported:
     """The finding for two processes with one rank. Only rank 0 serves the store, so two of them block each other."""
     who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
-    text = f"{who} on this node and this one both call themselves rank {here.rank} of {here.world_size}; {why}"
+    text = f"{who} on this node and this one both call themselves rank {launch.rank} of {launch.world_size}; {why}"
     fix = f"End the other one (ps -fp {others[0]}), or give each process its own RANK."
-    return run_finding("fail", "launch", f"{text}; expected every rank once", fix, {
-        "node": here.node_name, "rank": here.rank, "variable": "RANK",
-    })  # fmt: skip
+    return run_finding(
+        "fail",
+        "launch",
+        f"{text}; expected every rank once",
+        fix,
+        {
+            "node": launch.node_name,
+            "rank": launch.rank,
+            "variable": "RANK",
+        },
+    )
 
 
 def interrupted(how: str) -> Reported:
@@ -176,51 +178,51 @@ def own_fault(error: Exception) -> Reported:
     return replace(found, evidence={"stack": traceback.format_exc()})
 
 
-def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant | None, still_s: float) -> Reported:
+def without_verdict(why: Exception, launch: LaunchIdentity, follower: Participant | None, still_s: float) -> Reported:
     """The finding that says why a rank ends without rank 0's verdict."""
     if still_s >= STILL_S:
         how = f"this supervisor stood still for {still_s:.0f} s, and then {why}"
-        return stalled(here.rank, own_job(here, follower), how)
+        return stalled(launch.rank, own_job(launch, follower), how)
     if follower is not None and follower.rank_0_is_dead():
         others = [rank for rank in follower.dead_beside_me() if rank != 0]
         beside = f" (so is {rank_ranges.ranks(others)})" if others else ""
         text = f"rank 0's supervisor is dead{beside}, and with it the verdict; this rank {why}"
         fix = "Check the node's dmesg: did the OOM killer end it?"
-        return run_finding("fail", "lost", text, fix, own_job(here, follower).where(0))
-    if here.problems:
-        every = "; ".join(f"{name} {what}" for name, what in here.problems)
+        return run_finding("fail", "lost", text, fix, own_job(launch, follower).where(0))
+    if launch.problems:
+        every = "; ".join(f"{name} {what}" for name, what in launch.problems)
         fix = "Fix the launcher's command line or script, or use torchrun, which sets them all."
-        where = {"node": here.node_name, "variable": here.problems[0][0]}
+        where = {"node": launch.node_name, "variable": launch.problems[0][0]}
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
     if isinstance(why, ForeignWriter):
-        return foreign_writer(why, here)
+        return foreign_writer(why, launch)
     if isinstance(why, TorchUnread):
-        return _unread(why, own_job(here, follower).where(here.rank or 0))
+        return _unread(why, own_job(launch, follower).where(launch.rank or 0))
     if isinstance(why, TorchBroken):
         fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
-            "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
+            "fail", "torch", f"{why}, expected it to work", fix, own_job(launch, follower).where(launch.rank or 0)
         )
     if isinstance(why, LimitReached):
-        return no_process(str(why), {"node": here.node_name})
+        return no_process(str(why), {"node": launch.node_name})
     if isinstance(why, Astray):
         return astray(str(why))
     if isinstance(why, PortInUse):
         return port_in_use(str(why))
-    if here.rank == 0 and isinstance(why, (StoreLost, NoCoordinator)) and (others := others_here(os.environ)):
+    if launch.rank == 0 and isinstance(why, (StoreLost, NoCoordinator)) and (others := others_here(os.environ)):
         theirs = owner_of(others[0])
-        if theirs and here.owner and job_owner.is_other_job(here.owner, theirs):
-            return port_in_use(shared_port(here, theirs))
-        return same_rank(others, why, here)
+        if theirs and launch.owner and job_owner.is_other_job(launch.owner, theirs):
+            return port_in_use(shared_port(launch, theirs))
+        return same_rank(others, why, launch)
     if isinstance(why, StoreLost):
-        return store_lost(why, here)
+        return store_lost(why, launch)
     if isinstance(why, NoCoordinator):
         fix = "Check rank 0's own output and its node."
-        return run_finding("fail", "lost", str(why), fix, own_job(here, follower).where(0))
-    and_rank_0 = "" if here.rank == 0 else ", and rank 0 gave no verdict"
-    return interrupted(f"rank {here.rank} {why}{and_rank_0}")
+        return run_finding("fail", "lost", str(why), fix, own_job(launch, follower).where(0))
+    and_rank_0 = "" if launch.rank == 0 else ", and rank 0 gave no verdict"
+    return interrupted(f"rank {launch.rank} {why}{and_rank_0}")
 
 
 def _unread(why: TorchUnread, where: Mapping[str, Any]) -> Reported:
@@ -232,10 +234,10 @@ def _unread(why: TorchUnread, where: Mapping[str, Any]) -> Reported:
     return run_finding("fail", "torch", str(why), fix, where)
 
 
-def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:
+def own_job(launch: LaunchIdentity, follower: Participant | None) -> Job:
     """The job as far as this rank knows it."""
     if follower is not None and follower.job is not None:
         return follower.job
-    rank = here.rank or 0
-    node = Node(here.node_name, here.node_rank or 0, (rank,))
-    return Job(here.launcher, max(here.world_size, rank + 1), "gloo", (node,))
+    rank = launch.rank or 0
+    node = Node(launch.node_name, launch.node_rank or 0, (rank,))
+    return Job(launch.launcher, max(launch.world_size, rank + 1), "gloo", (node,))

@@ -48,12 +48,12 @@ def owner_of(pid: int) -> JobOwner | None:
 
     try:
         process = psutil.Process(pid)
-        there, above = identity.from_environ(process.environ()), process.ppid()
+        launch, above = identity.from_environ(process.environ()), process.ppid()
     except (psutil.Error, OSError):
         return None
-    if there.launcher == "local" or there.owner is None:
+    if launch.launcher == "local" or launch.owner is None:
         return None
-    return {**there.owner, "pid": pid, "launcher": job_owner.process_key(above)}
+    return {**launch.owner, "pid": pid, "launcher": job_owner.process_key(above)}
 
 
 def _parent(process: "psutil.Process", environ: Mapping[str, str]) -> int | None:
@@ -62,7 +62,7 @@ def _parent(process: "psutil.Process", environ: Mapping[str, str]) -> int | None
 
     try:
         theirs = process.environ()
-        here = os.readlink(f"/proc/{process.pid}/ns/net") == os.readlink("/proc/self/ns/net")
-        return process.ppid() if here and all(theirs.get(name) == environ.get(name) for name in SAME) else None
+        is_beside = os.readlink(f"/proc/{process.pid}/ns/net") == os.readlink("/proc/self/ns/net")
+        return process.ppid() if is_beside and all(theirs.get(name) == environ.get(name) for name in SAME) else None
     except (psutil.Error, OSError):  # it has ended, or is another user's
         return None

@@ -48,13 +48,13 @@ def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None, *, s
 
 
 def _await_all(loop: EventLoop, key: str, awaited: int) -> None:
-    start, heard = time.monotonic(), 0
+    start, came = time.monotonic(), 0
     last, end = start, start + min(ALL_S, max(NEXT_S, loop.left))
-    while heard < awaited and (left_s := min(end, last + NEXT_S) - time.monotonic()) > 0:
+    while came < awaited and (left_s := min(end, last + NEXT_S) - time.monotonic()) > 0:
         if loop.has_come(f"{key}/{awaited}", left_s):
             return
         count = loop.request("count", key=key)
-        heard, last = count, time.monotonic() if count > heard else last
+        came, last = count, time.monotonic() if count > came else last
 
 
 def write_verdict(exit_code: int, sentence: str, report: Report | None = None) -> None:
@@ -66,9 +66,9 @@ def write_verdict(exit_code: int, sentence: str, report: Report | None = None) -
         _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
     descriptor = os.environ.get(VERDICT_FD, "")
     if descriptor.isdecimal():
-        told = {"exit_code": exit_code, "sentence": sentence, "report": report.to_json() if report else None}
+        verdict = {"exit_code": exit_code, "sentence": sentence, "report": report.to_json() if report else None}
         with contextlib.suppress(OSError), open(int(descriptor), "w", closefd=False) as file:
-            json.dump(told, file)
+            json.dump(verdict, file)
 
 
 def _write_error(path: str | None, error: dict[str, Any]) -> None:

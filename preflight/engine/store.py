@@ -34,81 +34,80 @@ class Serving(NamedTuple):
     """On rank 0: why MASTER_ADDR does not lead here."""
 
 
-def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Serving:
+def serve(loop: EventLoop, launch: LaunchIdentity, window_s: float) -> Serving:
     """If the launcher serves no store: starts the process that does, on rank 0; or on a rank of the node that
     MASTER_ADDR wrongly names, so that all ranks hear of it. Raises StoreLost and PortInUse."""
-    if not here.master_addr or not here.master_port:
-        raise StoreLost(
-            f"there is no store to connect to: MASTER_ADDR is {here.master_addr!r} and MASTER_PORT {here.master_port}"
-        )
-    if here.agent_store:
+    if not launch.master_addr or not launch.master_port:
+        given = f"MASTER_ADDR is {launch.master_addr!r} and MASTER_PORT {launch.master_port}"
+        raise StoreLost(f"there is no store to connect to: {given}")
+    if launch.agent_store:
         return Serving()
-    if here.rank != 0:
-        return Serving(_stand_in(loop, here, window_s))
-    if astray := endpoint.astray(loop, here):
+    if launch.rank != 0:
+        return Serving(_stand_in(loop, launch, window_s))
+    if astray := endpoint.astray(loop, launch):
         return Serving(astray=astray)
     try:
-        return Serving(_started(loop, here, window_s))
+        return Serving(_started(loop, launch, window_s))
     except StoreLost as why:
-        if TAKEN not in str(why) or (theirs := _served_by(loop, here)) is None:
+        if TAKEN not in str(why) or (theirs := _served_by(loop, launch)) is None:
             raise
         return Serving(is_guest=theirs["rank"] == 0)
 
 
-def claim(here: LaunchIdentity) -> str:
+def claim(launch: LaunchIdentity) -> str:
     """What SERVED_BY holds."""
-    return json.dumps({"world_size": here.world_size, **(here.owner or {})})
+    return json.dumps({"world_size": launch.world_size, **(launch.owner or {})})
 
 
-def refuse_other_job(loop: EventLoop, here: LaunchIdentity) -> None:
+def refuse_other_job(loop: EventLoop, launch: LaunchIdentity) -> None:
     """Called once connected, and once this process has said hello there. Raises PortInUse if the store belongs to
     another job, or is not of preflight at all, and ForeignWriter if no rank can have written whose it is; claims a
     launcher's store for this job, if nobody has yet."""
-    if here.launcher == "local":
+    if launch.launcher == "local":
         return
     text = loop.request("fetch", keys=[store_keys.SERVED_BY])[0]
-    if text is None and here.agent_store:
-        if here.rank == 0:
-            loop.request("put", key=store_keys.SERVED_BY, value=claim(here))
+    if text is None and launch.agent_store:
+        if launch.rank == 0:
+            loop.request("put", key=store_keys.SERVED_BY, value=claim(launch))
         return
     if text is None and not loop.request("await_key", key=store_keys.SERVED_BY, within_s=CAUSE_S):
         raise PortInUse(
-            f"the store that answers at {here.master_addr}, port {here.master_port}, is not rank 0's: another job or "
-            "program has the port, expected only this job there"
+            f"the store that answers at {launch.master_addr}, port {launch.master_port}, is not rank 0's: another job "
+            "or program has the port, expected only this job there"
         )
     theirs, _ = read_claim(text or loop.request("fetch", keys=[store_keys.SERVED_BY])[0])
-    if is_other_job(here, theirs):
-        raise PortInUse(shared_port(here, theirs))
+    if is_other_job(launch, theirs):
+        raise PortInUse(shared_port(launch, theirs))
 
 
-def is_other_job(here: LaunchIdentity, theirs: JobOwner) -> bool:
+def is_other_job(launch: LaunchIdentity, theirs: JobOwner) -> bool:
     """A launcher's store outlives its ranks: there a different parent may be that of an earlier attempt."""
-    if here.owner is None:
+    if launch.owner is None:
         return False
-    ours: JobOwner = {**here.owner, "launcher": ""} if here.agent_store else here.owner
+    ours: JobOwner = {**launch.owner, "launcher": ""} if launch.agent_store else launch.owner
     return job_owner.is_other_job(ours, theirs)
 
 
-def shared_port(here: LaunchIdentity, theirs: JobOwner) -> str:
+def shared_port(launch: LaunchIdentity, theirs: JobOwner) -> str:
     """ "port 29755 on node0 is in use by Slurm step 78.0 (...), expected ..."."""
-    ours = job_owner.described(here.owner) if here.owner else "this job"
+    ours = job_owner.described(launch.owner) if launch.owner else "this job"
     by = job_owner.described(theirs)
-    return f"port {here.master_port} on {here.master_addr} is in use by {by}, expected only this job there, {ours}"
+    return f"port {launch.master_port} on {launch.master_addr} is in use by {by}, expected only this job there, {ours}"
 
 
-def _stand_in(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
-    if not endpoint.is_left_to_us(loop, here):
+def _stand_in(loop: EventLoop, launch: LaunchIdentity, window_s: float) -> Child | None:
+    if not endpoint.is_left_to_us(loop, launch):
         return None
     with contextlib.suppress(StoreLost):  # then another rank of this node does
-        return _started(loop, here, window_s)
+        return _started(loop, launch, window_s)
     return None
 
 
-def _started(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child:
+def _started(loop: EventLoop, launch: LaunchIdentity, window_s: float) -> Child:
     """It listens on loopback only where MASTER_ADDR is loopback on every node: a host's own name may be that only on
     the host itself (Debian's 127.0.1.1), while other nodes reach it by another address."""
-    host, port, only_here = here.master_addr, here.master_port or 0, endpoint.is_everywhere(here.master_addr)
-    serve = host_store(host, port, store_keys.SERVED_BY, claim(here), if_loopback=only_here)
+    host, port, if_loopback = launch.master_addr, launch.master_port or 0, endpoint.is_everywhere(launch.master_addr)
+    serve = host_store(host, port, store_keys.SERVED_BY, claim(launch), if_loopback=if_loopback)
     child = Child(serve, output=False)
     try:
         _await_start(loop, child, port, window_s)
@@ -118,12 +117,12 @@ def _started(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child:
     return child
 
 
-def _served_by(loop: EventLoop, here: LaunchIdentity) -> JobOwner | None:
+def _served_by(loop: EventLoop, launch: LaunchIdentity) -> JobOwner | None:
     """The job whose rank serves a store of preflight at the port; None if none does, or one of this job with another
     world size."""
 
     def look() -> dict[str, str]:
-        store = store_client.connect(here.master_addr, here.master_port or 0, CAUSE_S)
+        store = store_client.connect(launch.master_addr, launch.master_port or 0, CAUSE_S)
         store.wait([store_keys.SERVED_BY], timedelta(seconds=CAUSE_S))
         return {"claim": store.get(store_keys.SERVED_BY).decode()}
 
@@ -131,8 +130,8 @@ def _served_by(loop: EventLoop, here: LaunchIdentity) -> JobOwner | None:
         theirs, world_size = read_claim(loop.ask(look, 3 * CAUSE_S).value_or({}).get("claim"))
     except ForeignWriter:  # no store of preflight
         return None
-    is_other = bool(here.owner and job_owner.is_other_job(here.owner, theirs))
-    return theirs if is_other or world_size == here.world_size else None
+    is_other = bool(launch.owner and job_owner.is_other_job(launch.owner, theirs))
+    return theirs if is_other or world_size == launch.world_size else None
 
 
 def read_claim(text: str | None) -> tuple[JobOwner, int]:
@@ -153,9 +152,9 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
 
 
-def connect(loop: EventLoop, here: LaunchIdentity, window_s: float, seal: Seal) -> None:
+def connect(loop: EventLoop, launch: LaunchIdentity, window_s: float, seal: Seal) -> None:
     """Sets `loop.store` to a client of the store, which signs with `seal`. Raises StoreLost."""
-    host, port = here.master_addr, here.master_port
+    host, port = launch.master_addr, launch.master_port
     assert host and port, "serve() has checked"
     patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
     store_client = StoreClient(host, port, loop.pump, window_s, patience_s, seal)

@@ -48,9 +48,13 @@ def connect(
     if if_loopback and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         listener = _listen(min(addresses, key=lambda address: ":" in address), port)
     return dist.TCPStore(  # type: ignore[attr-defined]  # not in torch's __all__
-        host, listener.getsockname()[1] if listener else port, is_master=is_master, wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s), master_listen_fd=listener.detach() if listener else None,
-    )  # fmt: skip
+        host,
+        listener.getsockname()[1] if listener else port,
+        is_master=is_master,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+        master_listen_fd=listener.detach() if listener else None,
+    )
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -5,7 +5,6 @@ as any run does. During its own import a guard does so, since it cannot end itse
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import signal
@@ -18,7 +17,7 @@ from preflight.engine.channel import Channel
 from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.process_group import TorchBroken, import_torch
-from preflight.sdk import system_call
+from preflight.sdk import prctl, system_call
 from preflight.sdk.system_call import FileWait, not_answered
 
 ANSWER_S = 60.0
@@ -32,7 +31,6 @@ TOUCHED = 1 << 16
 """Bytes of each file."""
 LOOK_S = 0.25
 TO_DO = "give a slow file system more time (--deadline), or put the environment on a local disk"
-_PR_SET_PTRACER = 0x59616D61
 
 
 class TorchUnread(TorchBroken):
@@ -158,7 +156,7 @@ def _guarded(loop: EventLoop, start: float, say: Callable[[str], None]) -> Itera
         os.close(end)
         _guard(lifeline, os.getppid(), start, loop.deadline_s, say)
     os.close(lifeline)
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, guard, 0, 0, 0)  # Yama lets only parents look at their children
+    prctl.let_trace(guard)
     try:
         yield
     finally:

@@ -163,7 +163,7 @@ def _context(check: Check, order: StepOrder, orders: Orders, page: Breadcrumb, r
     members = order.members
 
     def make_group() -> Any:
-        if orders.group.made:
+        if orders.group.exists:
             return orders.group.again(order.deadline_s)
         with context.collective("process group", f"{len(members)} ranks"):
             group = orders.group.make(members, orders.rank, context.device, order.deadline_s)

@@ -128,8 +128,8 @@ class WorkerSlot:
         """Where the kernel has refused a process meanwhile, what was measured may be a consequence of that, and so may
         all that would follow."""
         self.busy = False
-        said = "" if outcome.sound else f"{outcome.reason}\n{outcome.log_tail}"
-        if outcome.slug != "no_process" and (limit := process_limits.hit(REFUSED_BEFORE, said)):
+        printed = "" if outcome.sound else f"{outcome.reason}\n{outcome.log_tail}"
+        if outcome.slug != "no_process" and (limit := process_limits.hit(REFUSED_BEFORE, printed)):
             outcome = Outcome("raised", outcome.seconds, limit, "no_process", log_tail=outcome.log_tail)
         self.outcome = replace(outcome, measures_no_more=self.unreaped or outcome.slug == "no_process")
 
@@ -173,9 +173,9 @@ class WorkerSlot:
         assert self.worker is not None
         page = self.worker.page.read()
         stack = outcome.stack or self.worker.stack()
-        said = self.worker.dump()
-        if said.get("number") != page.get("entered", 0):
-            said = {}  # it continued since, and then crashed
+        dump = self.worker.dump()
+        if dump.get("number") != page.get("entered", 0):
+            dump = {}  # it continued since, and then crashed
         return replace(
             outcome,
             reason=self._cleaned(outcome.reason),
@@ -183,9 +183,9 @@ class WorkerSlot:
             collective=page.get("collective"),
             stack=self._cleaned(stack),
             log_tail=self._cleaned(self.worker.log_tail()),
-            recorded=said.get("groups"),
+            recorded=dump.get("groups"),
             nccl_log=self._cleaned(self._nccl_log(self.worker.pid)),
-            ras=self._cleaned(said.get("ras")),
+            ras=self._cleaned(dump.get("ras")),
         )
 
     def _cleaned(self, text: str | None) -> str | None:

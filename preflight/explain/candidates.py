@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,22 +20,35 @@ CULPRIT = (
     "file", "line",
 )  # fmt: skip
 """Groups that name the culprit."""
+WHO = ("rank", "peer_rank", "node", "peer_node", "gpu", "device", "interface", "variable")
+"""Those that are a culprit by themselves: a line of code is none."""
 NUMBERS = ("rank", "peer_rank", "local_rank", "gpu", "line")
 WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
 """Causes that are reported by a rank that waits for another."""
 WENT_ON = (*STARTED, "progress.bar")
 """Rows that show that the job went on."""
 OF_CODE = frozenset((
-    "app_crash", "checkpoint", "disk_full", "gpu_busy", "gpu_oom", "invalid_device_ordinal", "unsupported_backend",
-    "world_size_wrong", "ddp_unused_params",
+    "app_crash", "checkpoint", "disk_full", "gpu_busy", "gpu_oom", "invalid_device_ordinal", "world_size_wrong",
+    "ddp_unused_params",
 ))  # fmt: skip
 """Causes where the user's line that raised matters."""
 RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
 """Rows of connections that are tried again."""
 SINGLE_NODE = "nccl.single_node"
 """Row of a job on one node."""
+_PLACES = tuple(
+    re.compile(form)
+    for form in (
+        r"\b[Rr]ank (?P<rank>\d{1,7}),? (?:on )?node (?P<node>[A-Za-z\d][\w.-]{0,120}[A-Za-z\d])",
+        r"\bon node (?P<node>[A-Za-z\d][\w.-]{0,120}[A-Za-z\d]) managing GPU (?P<gpu>\d{1,3})\b",
+        r"\b(?:hca|HCA|[Dd]evice|[Nn]ic|NIC)[ :=]{1,2}(?P<device>(?:mlx[45]|bnxt_re|irdma|rdmap)\w{1,20})\b",
+        r"\bmanaging GPU (?P<gpu>\d{1,3})\b",
+    )
+)
+"""Forms in which programs name whom a line is about."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
+XIDS = "kernel.xid_"
 _WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
@@ -135,6 +148,7 @@ def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
     names = evidence.seen.keys() | ({SINGLE_NODE} if evidence.on_one_host() else set())
     met = [row for name in evidence.seen if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    met = [row for row in met if evidence.seen[row.name].count >= row.least]
     met = [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
     return [row for row in met if not _is_over(evidence, row)]
 
@@ -163,7 +177,10 @@ def _is_warning(line: Line) -> bool:
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     """A row of WENT_ON excludes nothing that came after it and before a failure: that is another attempt, or another
-    job's end."""
+    job's end. An Xid excludes nothing on other GPUs."""
+    if name.startswith(XIDS):
+        ours, others = ({match.groups.get("device") for match in evidence.matches(of)} for of in (row.name, name))
+        return ours <= others
     if name not in WENT_ON:
         return True
     last = max((match.line for match in evidence.matches(row.name)), key=lambda line: line.order)
@@ -178,15 +195,28 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     alone = len(kept.ranks) < 2 and row.role == "cause"
     places = (_raised_at(evidence, row, match.line) for match in (matches if alone else matches[:1]))
     place = next(filter(None, places), {})
-    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ") + _raised_text(evidence, row, first.line, place)
+    message = words.clauses(_sentences(matches), MOST_NAMED) + _raised_text(evidence, row, first.line, place)
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {**place, **({} if to_all else _common_culprit(matches))}
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
-        named=frozenset(kept.ranks) if row.role == "cause" and is_about_its_writer(first) else frozenset(),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}), action=row.action,
+        named=_named(row, matches, kept.ranks),
     )  # fmt: skip
+
+
+def _named(row: Signature, matches: Sequence[Match], writers: Collection[int]) -> frozenset[int]:
+    """The ranks that it accuses: those that its lines list, or their writers."""
+    listed = frozenset(rank for match in matches for rank in listed_ranks(match))
+    return listed or frozenset(writers if row.role == "cause" and is_about_its_writer(matches[0]) else ())
+
+
+def listed_ranks(match: Match) -> frozenset[int]:
+    """Of its group `ranks`: "3, 5" or "Culprit rank 3; ..., Culprit rank 5; ..."; of ranges none are known."""
+    text = match.groups.get("ranks", "")
+    found = text.split(",") if re.fullmatch(r"[\d, ]+", text) else re.findall(r"\brank (\d{1,7})\b", text)
+    return frozenset(int(rank) for rank in found if rank.strip() and int(rank) < RANKS)
 
 
 def _raised_at(evidence: Evidence, row: Signature, line: Line) -> dict[str, Any]:
@@ -272,15 +302,25 @@ def find_culprit(match: Match) -> dict[str, Any]:
     """The culprit: what the line names, and its writer if that is the same. A survivor is not a culprit."""
     named = {key: _value(key, match.groups[key]) for key in CULPRIT if key in match.groups}
     named = {key: value for key, value in named.items() if value is not None}
-    if match.groups.get("ranks", "").isdecimal():
-        named["rank"] = int(match.groups["ranks"])
+    if len(listed := listed_ranks(match)) == 1:
+        named["rank"] = min(listed)
     line = match.line
     other = (
         match.signature.role == "fallout"
         or match.signature.slug in (*WAITS, "collective_mismatch")
         or ("rank" in named and line.rank not in (None, named["rank"]))
     )
-    return named if other else {**find_source(line), **named}
+    if other:
+        return named
+    about = _in_text(line)
+    source = find_source(line) if about.get("rank", line.rank) == line.rank else {}
+    return {**source, **about, **named}
+
+
+def _in_text(line: Line) -> dict[str, Any]:
+    """Whom the line's own words name."""
+    found = [fits.groupdict() for form in _PLACES if (fits := form.search(line.text))]
+    return {key: value for groups in found for key, text in groups.items() if (value := _value(key, text)) is not None}
 
 
 def find_source(line: Line) -> dict[str, Any]:

@@ -28,11 +28,12 @@ from preflight.explain.artifacts import (
     wait_places,
 )
 from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
-from preflight.explain.attempts import Attempts, Replay
+from preflight.explain.attempts import SLUG, Attempts, Replay
 from preflight.explain.candidates import Candidate
 from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input, Unread, find
 from preflight.explain.logs.ends import ends_some
+from preflight.explain.logs.last_words import LastWords
 from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
@@ -98,13 +99,15 @@ def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: Non
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    evidence = Evidence()
+    evidence, ends = Evidence(), LastWords(known)
     replay = Replay(evidence)
-    reader = _gather(inputs, known, replay, on_progress)
+    reader = _gather(inputs, known, replay, on_progress, ends)
     ranks = _processes(inputs)
     artifacts, more = _from_artifacts(inputs, known, ranks)
     unread = [*unread, *reader.unread, *more]
     causes = _causes(replay, artifacts, inputs, known)
+    if not any(cause.severity == "fail" or cause.slug == SLUG for cause in causes):
+        causes = [*ends.find_candidates(), *causes]
     stood = ranks or read_debug_server(file.path for file in inputs if file.kind == "server_stacks")
     causes = [*(wait_places.add_places(cause, stood) for cause in causes[:1]), *causes[1:]]
     explained = Explained(
@@ -125,9 +128,12 @@ def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: Non
     return _report(findings, explained, evidence.job(), list(paths), time.monotonic() - began)
 
 
-def _gather(inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_progress: OnProgress) -> Reader:
+def _gather(
+    inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_progress: OnProgress, ends: LastWords
+) -> Reader:
     """Reads all logs."""
-    reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
+    logs = [file for file in inputs if file.kind == "log"]
+    reader = Reader(logs, known.words, on_progress, known.rarely, ends.add)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
         if wanted := kept.add(line, matches):
@@ -152,7 +158,7 @@ def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Inp
         for line, matches in replay.lines:
             attempts.add(line, matches)
     else:
-        _gather(again, known, attempts, lambda *_: None)
+        _gather(again, known, attempts, lambda *_: None, LastWords(known))
     return attempts.explain(causes, artifacts, known)
 
 
@@ -226,7 +232,7 @@ def _finding(cause: Candidate, scrub: Scrubber) -> Reported:
 
 
 def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
-    files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
+    files = words.clauses((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD)
     message = f"{text}: {files or 'the folders hold no log'}"
     evidence = {"confidence": "high", "lines": [], "also": []}
     return Reported(

@@ -11,7 +11,16 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import departures, exceptions, exit_codes, full_disk, membership, timeouts
+from preflight.explain.logs import (
+    departures,
+    divergence,
+    exceptions,
+    exit_codes,
+    full_disk,
+    membership,
+    preflight_screen,
+    timeouts,
+)
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -56,6 +65,7 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
 
     Those returned have severity, confidence and fix, and `ranks` are the ones that are not to blame."""
     from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
+    from_logs += preflight_screen.find_candidates(evidence, book)
     merged = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
     slower = candidates.best_first(candidate for candidate in merged if candidate.role == "slower")
     warnings = [_concluded(candidate, book, "medium") for candidate in slower[:OTHERS]]
@@ -65,9 +75,12 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     first, others = causes[0], causes[1:]
     sure = _confidence(first, others)
     rivals = _rivals(first, others, sure)
-    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
-    victims = _noticing(first).union(*(consequence.ranks for consequence in after))
+    accused = frozenset[int]().union(*(_accused(candidate) for candidate in (first, *rivals)))
+    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], accused, book)
+    victims = _noticing(first).union(*(consequence.ranks for consequence in after)) - accused
     named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
+    if any(_concluded(other, book, sure).severity == "fail" for other in others):
+        named = replace(named, severity="fail")  # a fault that alone ends no job, and a job that has ended
     return [
         replace(
             _without_cause(named) if sure == NONE or named.slug == UNKNOWN else named,
@@ -111,9 +124,7 @@ def _without_culprit(candidate: Candidate) -> Candidate:
 
 def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:
     """The ranks that are not to blame. If two sides differ, neither is known to be right."""
-    if first.slug == "collective_mismatch" and "rank" not in first.where:
-        return frozenset()
-    return victims - {first.where.get("rank"), first.where.get("peer_rank")}
+    return frozenset() if first.slug == "collective_mismatch" and "rank" not in first.where else victims
 
 
 def _in_order(evidence: Evidence, causes: Sequence[Candidate]) -> list[Candidate]:
@@ -134,9 +145,9 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    superseded = SUPERSEDED | exit_codes.superseded(evidence) | full_disk.superseded(evidence)
+    superseded = SUPERSEDED.union(*(module.superseded(evidence) for module in (exit_codes, full_disk, divergence)))
     plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
-    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership)
+    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership, divergence)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
@@ -172,8 +183,10 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     as_launched = [candidate.where for candidate in others if "elastic.exit" in candidate.rows]
     elsewhere = [from_log.where] if base.where else [*_of_same_kernel(base, same), *as_launched]
     where = _fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere])
+    if not (_accused(base) or where.keys() & {*candidates.WHO}) and (naming := _naming(ranked, base)):
+        base, where = naming, dict(naming.where)
     accused = first.named.union(*(candidate.named for candidate in same))
-    lines = dict.fromkeys(line for candidate in (from_log, *others) for line in candidate.lines)
+    lines = dict.fromkeys(line for candidate in (base, from_log, *others) for line in candidate.lines)
     return replace(
         base, role=first.role, weight=first.weight, message=_with_rank(base, where, accused) + also, where=where,
         moment=min(candidate.moment for candidate in (first, *same)),
@@ -182,8 +195,20 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
         count=sum(candidate.count for candidate in ranked),
         quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
         rows=first.rows.union(*(candidate.rows for candidate in others)),
-        named=accused,
+        named=accused, severity=base.severity if all(candidate.severity for candidate in group) else "",
     )  # fmt: skip
+
+
+def _naming(ranked: Sequence[Candidate], base: Candidate) -> Candidate | None:
+    """The first one about as good as `base`, from other lines, that names a rank."""
+    equal = (c for c in ranked if c.lines and c.role == base.role and c.weight >= base.weight - AS_GOOD)
+    return next((candidate for candidate in equal if _accused(candidate) and candidate.rows != base.rows), None)
+
+
+def _accused(candidate: Candidate) -> frozenset[int]:
+    """The ranks that it names as culprits."""
+    ranks = (candidate.where.get(name) for name in ("rank", "peer_rank"))
+    return candidate.named.union(rank for rank in ranks if isinstance(rank, int))
 
 
 def _of_same_kernel(base: Candidate, others: Iterable[Candidate]) -> Iterator[Mapping[str, Any]]:
@@ -271,12 +296,13 @@ def _noticing(candidate: Candidate) -> frozenset[int]:
     return frozenset() if is_own else candidate.ranks
 
 
-def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Candidate]:
+def _consequences(
+    first: Candidate, others: Sequence[Candidate], accused: frozenset[int], book: Book
+) -> list[Candidate]:
     """One candidate per slug, with the affected ranks."""
-    culprit = {first.where.get("rank")} | first.named
     consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
-        ranks = candidate.ranks - culprit
+        ranks = candidate.ranks - accused
         if candidate.role != "fallout" and (not ranks or candidate.role == "cause"):
             continue
         if not candidate.weight or (candidate.slug == first.slug and not candidate.ranks):

@@ -1,7 +1,8 @@
 """What preflight knows about failure logs: causes and signatures, from the TOML files in `signatures/`.
 
 `causes.toml` says what a slug means and how to fix it. The other files hold signatures: forms of lines that show a
-cause. A new one needs no Python, only a row. `preflight explain` asks the whole `book`, comm.init the `live_book`.
+cause. A new one needs no Python, only a row. `preflight explain` asks the whole `book`, comm.init the `live_book`,
+node.kernel the `kernel_rows`.
 """
 
 import functools
@@ -12,12 +13,14 @@ from importlib import resources
 from typing import Any
 
 from preflight.core.action import Action
+from preflight.failure_book import xids
 from preflight.failure_book.line import Line
 
 ROLES = ("cause", "failure", "fallout", "slower", "clue", "harmless")
 """cause: the line says what is wrong. failure: something failed here, and the cause may be elsewhere. fallout: from a
 survivor, or after the end; it counts only if nothing else explains the failure. slower: the job works, over a slower
-path. clue: no finding; other rows need it. harmless: such a line is matched by no other row."""
+path or beside a fault that ends no job. clue: no finding; other rows need it. harmless: such a line is matched by no
+other row."""
 WARN = "WARN"
 """The word of rows for NCCL warnings that match no other row: their `place` shows their subject."""
 IN_ORDER = ("python.", "any.failure", "any.exception", "progress.", "epoch.")
@@ -27,6 +30,7 @@ SHAPES = 20_000
 LINES, LONGEST_KNOWN = 10_000, 1000
 """Cached texts of lines, with the rows that fit, and their longest: some 10 MB."""
 _ROW, _LIVE = "[[signature]]", "\nlive = "
+_KERNEL = "kernel.toml"
 _POINTER = re.compile("0x[0-9a-f]+")
 _DIGITS = b"0123456789"
 
@@ -60,6 +64,18 @@ class LiveFinding:
 
 
 @dataclass(frozen=True)
+class KernelLine:
+    """What node.kernel makes of such a line in /dev/kmsg."""
+
+    kind: str
+    """Of its event."""
+    code: str = ""
+    """Slug of its finding; "" if it is none by itself."""
+    severity: str = ""
+    """fail, warn, or info (known, and no fault of the node). "": node.kernel has a rule of its own."""
+
+
+@dataclass(frozen=True)
 class Signature:
     """A row: a form of line, and what it shows."""
 
@@ -82,6 +98,8 @@ class Signature:
     """Replaces its cause's fix; "" keeps it."""
     severity: str
     """Replaces its cause's severity; "" keeps it."""
+    action: str
+    """Replaces its cause's action; "" keeps it."""
     versions: str
     source: str
     """Where the text comes from: a project's source file."""
@@ -97,10 +115,14 @@ class Signature:
     """Only lines requested by an earlier row (`lines`) are tried: its word appears in ordinary output."""
     rarely: bool
     """One of many consecutive lines is enough: for progress bars."""
+    least: int
+    """Fewer such lines mean nothing."""
     example: str
     near_miss: str
     live: LiveFinding | None
-    """None: a live check does not ask for it."""
+    """None: comm.init does not ask for it."""
+    kernel: KernelLine | None
+    """None: node.kernel does not ask for it."""
 
 
 class _Groups(dict[str, str]):
@@ -207,6 +229,8 @@ def book() -> Book:
         read = _parsed(text)
         causes |= {slug: _cause(slug, row) for slug, row in read.get("cause", {}).items()}
         signatures += [signature(row, name) for row in read.get("signature", [])]
+    forms = {row.kernel.kind: row.pattern.pattern for row in signatures if row.kernel}
+    signatures += [signature(row, xids.FILE) for row in xids.rows(forms)]
     check(causes, signatures)
     return Book(causes, signatures)
 
@@ -219,6 +243,13 @@ def live_book() -> Book:
         live = "".join(_ROW + row for row in text.split(_ROW) if _LIVE in row)
         rows += [signature(row, name) for row in _parsed(live).get("signature", [])]
     return Book({}, rows)
+
+
+@functools.cache
+def kernel_rows() -> tuple[Signature, ...]:
+    """The rows with `kernel`: lines of /dev/kmsg, and which of them are a fault of the node."""
+    text = (resources.files(__package__) / "signatures" / _KERNEL).read_text(encoding="utf-8")
+    return tuple(row for row in (signature(row, _KERNEL) for row in _parsed(text)["signature"]) if row.kernel)
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -256,6 +287,7 @@ def signature(row: Mapping[str, Any], file: str) -> Signature:
             says=row.get("says", ""),
             fix=row.get("fix", ""),
             severity=row.get("severity", ""),
+            action=row.get("action", ""),
             versions=row["versions"],
             source=row["source"],
             needs=tuple(row.get("needs", ())),
@@ -264,9 +296,11 @@ def signature(row: Mapping[str, Any], file: str) -> Signature:
             lines=row.get("lines", 0),
             asked=row.get("asked", False),
             rarely=row.get("rarely", False),
+            least=row.get("least", 1),
             example=row["example"],
             near_miss=row["near_miss"],
             live=LiveFinding(**row["live"]) if "live" in row else None,
+            kernel=KernelLine(**row["kernel"]) if "kernel" in row else None,
         )
     except (KeyError, TypeError, ValueError, re.error) as error:
         raise ValueError(f"{file}: {row.get('name', 'a row without a name')}: {error}") from None
@@ -289,6 +323,8 @@ def check(causes: Mapping[str, Cause], signatures: Collection[Signature]) -> Non
             wrong = "what is found needs a sentence (says)"
         elif row.severity not in ("", "fail", "warn"):
             wrong = f"its severity is {row.severity}, neither fail nor warn"
+        elif row.action not in ("", *Action):
+            wrong = f"its action is {row.action}, none of {', '.join(Action)}"
         elif not row.word or any(char.isdigit() for char in row.word):
             wrong = "its word is empty, or has a digit"
         elif missing := {*row.needs, *row.unless} - set(names):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.check import Scope, Severity
-from preflight.core import rank_ranges
+from preflight.core import rank_ranges, words
 from preflight.core.action import Action, engine_action
 from preflight.core.exceptions import is_the_authors, printed_frames
 from preflight.core.finding import Reported
@@ -52,31 +52,33 @@ def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job
     parted = (
         desync.find_desyncs(outcomes) if scope is Scope.WORLD and any(not o.sound for o in outcomes.values()) else []
     )
-    return with_ras(_without_ras(check, scope, outcomes, job, parted), outcomes, parted)
+    return with_ras(_from_outcomes(check, scope, outcomes, job, parted), outcomes, parted)
 
 
-def _without_ras(
+def _from_outcomes(
     check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job, parted: Sequence[desync.Desync]
 ) -> list[Reported]:
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     if scope is Scope.WORLD and _all_at_work(outcomes):
         return [_too_slow(check, outcomes)]
     if scope is Scope.WORLD:
-        told, odd = _told_together(outcomes, bad, parted)
+        sentences, odd = _explained(outcomes, bad, parted)
     else:
         odd = set()
         dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
-        told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
-    victims = set(bad) - set(told)
-    if not told:  # no rank explains them: each is a finding of its own
+        sentences = {rank: message(bad[rank]) for rank in set(bad) - dragged}
+    victims = set(bad) - set(sentences)
+    if not sentences:  # no rank explains them: each is a finding of its own
         if parted:
             return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
-            return [_deadlock(check, bad, outcomes)]
-        told, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
+            return [_deadlock(check, bad, outcomes, job)]
+        sentences, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
+    if sentences and scope is Scope.WORLD and not odd and all(_was_only_late(outcomes[rank]) for rank in sentences):
+        return [_cut_short(check, sentences, outcomes)]
     return [
-        _finding(check, scope, rank, outcomes[rank], told[rank], victims, job, is_odd=rank in odd)
-        for rank in sorted(told)
+        _finding(check, scope, rank, outcomes[rank], sentences[rank], victims, job, is_odd=rank in odd)
+        for rank in sorted(sentences)
     ]
 
 
@@ -95,7 +97,7 @@ def with_judged(found: list[Reported], judged: list[Reported], *, judges_failure
     return [*judged, *filter(is_left, found)]
 
 
-def _told_together(
+def _explained(
     outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome], desyncs: Sequence[desync.Desync]
 ) -> tuple[dict[int, str], set[int]]:
     """(a sentence for each rank that explains the others, those of them that went a different way)."""
@@ -104,14 +106,14 @@ def _told_together(
         return {rank: f"{message(outcomes[rank])}{_absent(desyncs, rank, bad)}" for rank in culprits}, set()
     if desyncs:
         places = {rank: parted for parted in desyncs for rank in parted.odd}
-        told = {rank: parted.describe_odd(rank, outcomes[rank]) for rank, parted in places.items()}
-        return told, {rank for rank, parted in places.items() if not parted.is_stuck(rank, outcomes[rank])}
+        sentences = {rank: parted.describe_odd(rank, outcomes[rank]) for rank, parted in places.items()}
+        return sentences, {rank for rank, parted in places.items() if not parted.is_stuck(rank, outcomes[rank])}
     odd = _out_of_step(bad)
     numbers = {outcome.collective["number"] for outcome in bad.values() if outcome.collective and _is_inside(outcome)}
-    return {rank: _told_out_of_step(bad, odd, rank) for rank in odd}, odd if len(numbers) == 1 else set()
+    return {rank: _describe_out_of_step(bad, odd, rank) for rank in odd}, odd if len(numbers) == 1 else set()
 
 
-def is_open(outcomes: Mapping[int, Outcome]) -> bool:
+def needs_more_evidence(outcomes: Mapping[int, Outcome]) -> bool:
     """Whether ranks of a WORLD check failed without a sure sign why; the others' collectives may tell."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     return bool(bad) and not _culprits(outcomes, bad)
@@ -177,7 +179,7 @@ def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
     return few[0] if len(few) == 2 and len(few[0]) < len(few[1]) else set()
 
 
-def _told_out_of_step(bad: Mapping[int, Outcome], culprits: set[int], rank: int) -> str:
+def _describe_out_of_step(bad: Mapping[int, Outcome], culprits: set[int], rank: int) -> str:
     """The sentence for a rank that was in a different collective from the others, by the marks of the check."""
     others = sorted(set(bad) - culprits)
     theirs = _describe_call(bad[others[0]].collective)
@@ -223,6 +225,20 @@ def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
     return _reported(check, severity, "timed_out", message, set(), FIXES["cut_short" if first.cut_short else "slow"])
 
 
+def _was_only_late(outcome: Outcome) -> bool:
+    """Whether all that is known is that the run had no more time for it."""
+    return outcome.cut_short and outcome.kind == "timed_out" and outcome.state not in (*STATES, "D")
+
+
+def _cut_short(check: str, sentences: Mapping[int, str], outcomes: Mapping[int, Outcome]) -> Reported:
+    """One finding without a culprit: which rank is met at work at such a moment is chance."""
+    at: dict[str, list[int]] = {}
+    for rank, sentence in sentences.items():
+        at.setdefault(sentence, []).append(rank)
+    message = words.clauses((f"{rank_ranges.ranks(ranks)}: {text}" for text, ranks in at.items()), 2)
+    return _reported(check, Severity.ERROR, "timed_out", message, set(outcomes), FIXES["cut_short"])
+
+
 def _seconds(outcome: Outcome) -> str:
     return f"{outcome.seconds:.0f} s" if outcome.seconds >= 10 else f"{outcome.seconds:.1f} s"
 
@@ -244,7 +260,14 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
     return _reported(check, Severity.FAIL, "desync", message, set(bad), fix)
 
 
-def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
+WITHIN = {
+    "nccl": "ways between the GPUs of this node (P2P: IOMMU, ACS, driver; /dev/shm)",
+    "gloo": "node's own firewall and load",
+}
+"""Where one node has all ranks, by backend."""
+
+
+def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], job: Job) -> Reported:
     """One finding without a culprit: nothing shows which rank it is."""
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
@@ -261,21 +284,20 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     message = f"{failed}, expected all to leave it; no rank is known to be the cause"
     fix = "Check the stacks (--report DIR, in DIR/logs)."
     if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
-        fix = (
-            "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
-            "(--report DIR, in DIR/logs)."
-        )
-    return _reported(check, Severity.FAIL, kind, message, set(bad), fix)
+        nodes = {job.node_of(rank).node for rank in outcomes}
+        between = "network between the nodes (firewall, routes, MTU)" if len(nodes) > 1 else WITHIN[job.backend]
+        fix = f"Look at the {between}, then at the stacks (--report DIR, in DIR/logs)."
+    return replace(_reported(check, Severity.FAIL, kind, message, set(bad), fix), see=["net.mesh", "comm.paths"])
 
 
 def _finding(
-    check: str, scope: Scope, rank: int, outcome: Outcome, told: str, victims: set[int], job: Job, *, is_odd: bool
+    check: str, scope: Scope, rank: int, outcome: Outcome, sentence: str, victims: set[int], job: Job, *, is_odd: bool
 ) -> Reported:
     slug = "raised" if outcome.kind == "skipped" else (outcome.slug or outcome.kind)
     slug, fix = ("desync", "desync") if is_odd else (slug, _fix_for(outcome, slug))
     severity = Severity.FAIL if is_odd else _severity(scope, outcome)
     evidence = {"doing": outcome.doing} if outcome.doing else {}
-    reported = _reported(check, severity, slug, told, victims, FIXES[fix])
+    reported = _reported(check, severity, slug, sentence, victims, FIXES[fix])
     action = Action.REBOOT if fix == "uninterruptible" else reported.action
     return replace(reported, where=job.where(rank), evidence=evidence, action=action)
 
@@ -341,6 +363,10 @@ def waits_at(stack: str) -> str:
 def _reported(check: str, severity: Severity, slug: str, text: str, victims: set[int], fix: str) -> Reported:
     noticed_by, fix = rank_ranges.to_text(victims), fix.replace("{check}", check)
     return Reported(
-        severity=severity, code=f"{check}.{slug}", message=text, noticed_by=noticed_by, fix=fix,
+        severity=severity,
+        code=f"{check}.{slug}",
+        message=text,
+        noticed_by=noticed_by,
+        fix=fix,
         action=engine_action(severity, slug),
-    )  # fmt: skip
+    )

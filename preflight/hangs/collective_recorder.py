@@ -220,11 +220,11 @@ class Recorder:
         if self._new_watch is None:
             return
         watch = self._watch = self._watch or self._new_watch()
-        said = watch.ask()
+        answer = watch.ask()
         if looks is not self._looks:
             watch.close()
-        if looks is self._looks and said:
-            self._ras = said
+        if looks is self._looks and answer:
+            self._ras = answer
             self.write_dump()
 
 

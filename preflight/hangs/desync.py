@@ -6,6 +6,7 @@ does not write, and it needs torch, but blame runs where torch may not be import
 The comparison is the same: operation, size and type by process group and number (its `Op.match`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +27,24 @@ scatter's may differ."""
 
 GLOOS_ABORT = "op.preamble.length <= op.nbytes"
 """gloo (transport/tcp/pair.cc) ends a process that receives more bytes than its own call has room for."""
-TOLD = 4
+LISTED = 4
 """How many different things a sentence lists."""
 SMALLER = -1
 """Stands for the number of elements of such a call, which is unknown since the process died."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Ranks that did not come because they are still inside another collective."""
+
+    ranks: tuple[int, ...]
+    call: Call
+    group: str
+    """Its ranks in the job; "" for the world group."""
+
+    def describe(self) -> str:
+        """ "ranks 2-3 did not leave all_reduce of 4 float32 #3"."""
+        return f"{rank_ranges.ranks(self.ranks)} did not leave {describe_numbered(self.call, self.group)}"
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,8 @@ class Desync:
     """By rank; None for a rank that has not entered this number. Ranks about which nothing is known are left out."""
     odd: frozenset[int]
     """The minority, if more than half of the group's ranks agree; else empty."""
-    held: str = ""
-    """"ranks 2-3 did not leave ..." if the minority did not come because they are still inside another collective."""
+    held: Held | None = None
+    """Those of the minority that another collective holds: they are not odd."""
 
     @property
     def usual(self) -> Call | None:
@@ -58,18 +73,18 @@ class Desync:
 
     def describe_sides(self, outcomes: Mapping[int, Outcome]) -> str:
         """ "rank 0 inside all_reduce of 4 float32 #3, rank 1 left measure() before #3"."""
-        told: dict[str, list[int]] = {}
+        by_text: dict[str, list[int]] = {}
         for rank, call in sorted(self.calls.items()):
             words = f"inside {self.describe_numbered(call)}" if call else self._absent(outcomes[rank])
-            told.setdefault(words, []).append(rank)
-        return describe_by_rank(told)
+            by_text.setdefault(words, []).append(rank)
+        return describe_by_rank(by_text)
 
     def describe_held(self) -> str:
         """ "ranks 0-1 did not leave all_reduce of 4 float32 #3, and ranks 2-7 waited inside barrier #9"."""
         usual = self.usual
-        assert usual is not None, "held ranks are held back from a call"
+        assert self.held is not None and usual is not None, "held ranks are held back from a call"
         others = rank_ranges.ranks(rank for rank, call in self.calls.items() if call)
-        return f"{self.held}, and {others} waited inside {self.describe_numbered(usual)}"
+        return f"{self.held.describe()}, and {others} waited inside {self.describe_numbered(usual)}"
 
     def _absent(self, outcome: Outcome) -> str:
         if outcome.kind == "measured":
@@ -96,25 +111,25 @@ class Desync:
 
     def is_stuck(self, rank: int, outcome: Outcome) -> bool:
         """Whether it has not come because it is stuck in an earlier call of this group that the others have left."""
-        return self.calls[rank] is None and bool(self._held(outcome))
+        return self.calls[rank] is None and bool(self._stuck_in(outcome))
 
-    def _held(self, outcome: Outcome) -> list[Call]:
+    def _stuck_in(self, outcome: Outcome) -> list[Call]:
         return [call for group, call in _waiting_in(outcome) if group == self.group]
 
-    def _elsewhere(self, outcome: Outcome, there: str) -> str:
-        inside = self._held(outcome)
+    def _elsewhere(self, outcome: Outcome, collective: str) -> str:
+        inside = self._stuck_in(outcome)
         if inside:
-            return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {there}"
+            return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {collective}"
         if outcome.kind == "measured":
-            return f"left measure() without entering {there}"
-        return f"never entered {there}"
+            return f"left measure() without entering {collective}"
+        return f"never entered {collective}"
 
 
 def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
     """Ranks by what they do, most first: "ranks 0-2 inside all_reduce of 4 float32 #3, rank 3 inside barrier #3"."""
-    most = sorted(ranks.items(), key=lambda told: -len(told[1]))
-    more = sum(len(listed) for _, listed in most[TOLD:])
-    parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:TOLD]]
+    most = sorted(ranks.items(), key=lambda entry: -len(entry[1]))
+    more = sum(len(listed) for _, listed in most[LISTED:])
+    parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:LISTED]]
     return ", ".join([*parts, f"{rank_ranges.count(more, 'rank')} elsewhere"] if more else parts)
 
 
@@ -181,6 +196,13 @@ def _waiting_in(outcome: Outcome) -> list[tuple[str, Call]]:
     return [(group, call) for group, calls in groups for call in calls if not call["over"]]
 
 
+def _opened_first(outcome: Outcome) -> str | None:
+    """The group of its oldest call that is not over, named as in Desync; None if the times are not recorded."""
+    opened = [group for group in outcome.recorded or () if group.get("opened_s", math.inf) < math.inf]
+    oldest = min(opened, key=lambda group: float(group["opened_s"]), default=None)
+    return None if oldest is None else "" if oldest["world"] else str(oldest["ranks"])
+
+
 def find_desyncs(outcomes: Mapping[int, Outcome]) -> list[Desync]:
     """Where the ranks are out of step: with odd ranks if a majority shows which they are (in several groups, if these
     have no rank in common), else the first place found, without odd ranks. [] if the records show nothing."""
@@ -204,9 +226,9 @@ def _desyncs(outcomes: Mapping[int, Outcome]) -> Iterator[Desync]:
     for (ranks, is_world, _), records in by_group.items():
         all_ranks = rank_ranges.from_text(ranks)
         dead = small.intersection(all_ranks)
-        there = _first(records) or _with_one_that_died(records, dead)
-        if there:
-            number, calls = there
+        place = _first(records) or _with_one_that_died(records, dead)
+        if place:
+            number, calls = place
             least = _smallest(calls)
             calls |= dict.fromkeys(dead - set(calls), least) if least else {}
             yield Desync(number, "" if is_world else ranks, calls, _odd(calls, len(all_ranks), outcomes))
@@ -216,25 +238,25 @@ def _first(records: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[int, Cal
     """The first number at which these ranks differ, and what they called; None if there is none."""
     calls = {rank: {call["seq"]: call for call in reversed(record["calls"])} for rank, record in records.items()}
     for number in sorted({number for of_rank in calls.values() for number in of_rank}):
-        there = {
+        calls_at = {
             rank: calls[rank].get(number)
             for rank, record in records.items()
             if number in calls[rank] or record["entered"] < number
         }
-        if len({_key(call) for call in there.values()}) > 1 and _matters(number, there, calls):
-            return None if _wait_before(number, there, calls) else (number, there)
+        if len({_key(call) for call in calls_at.values()}) > 1 and _matters(number, calls_at, calls):
+            return None if _wait_before(number, calls_at, calls) else (number, calls_at)
     return None
 
 
-def _wait_before(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+def _wait_before(number: int, calls_at: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
     """Whether half of these ranks or more are inside an earlier call that a few have left (a broadcast's root may):
     they are not out of step, but stuck there."""
     stuck = [
         rank
-        for rank, call in there.items()
+        for rank, call in calls_at.items()
         if call is None and any(not earlier["over"] for of, earlier in calls[rank].items() if of < number)
     ]
-    return 2 * len(stuck) >= len(there)
+    return 2 * len(stuck) >= len(calls_at)
 
 
 def _with_one_that_died(
@@ -273,13 +295,13 @@ def _key(call: Call | None) -> tuple[Any, ...] | None:
     return call["operation"], call["elements"], call["dtype"]
 
 
-def _matters(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+def _matters(number: int, calls_at: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
     """Whether ranks did different things, or one has not come and another is stuck waiting for it. Waiting in an
     earlier call does not count (on NCCL a host runs ahead of its GPU), nor not waiting (a broadcast's root)."""
-    if len({_key(call) for call in there.values() if call}) > 1:
+    if len({_key(call) for call in calls_at.values() if call}) > 1:
         return True
-    first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in there}
-    return any(call and call["stuck"] and first[rank] == number for rank, call in there.items())
+    first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in calls_at}
+    return any(call and call["stuck"] and first[rank] == number for rank, call in calls_at.items())
 
 
 def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Outcome]) -> frozenset[int]:
@@ -295,14 +317,16 @@ def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Out
 
 def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
     """Removes ranks that are not the cause: one that waits in another group, or for one other rank; and several that
-    are still inside an earlier call that the others have left, since the link between them may be the cause."""
+    are still inside an earlier call that the others have left, since the link between them may be the cause. What a
+    rank has queued behind its oldest open call, in whatever group, is no wait."""
     sending = {rank for rank in found.odd if found.calls[rank] is None and _is_sending(outcomes[rank])}
     found = replace(found, odd=found.odd - sending)
     busy: dict[int, tuple[str, Call]] = {}
     stuck: dict[int, tuple[str, Call]] = {}
     for rank in found.odd:
         waiting = _waiting_in(outcomes[rank]) if found.calls[rank] is None else []
-        elsewhere = [(group, call) for group, call in waiting if group != found.group]
+        is_first = _opened_first(outcomes[rank]) == found.group
+        elsewhere = [(group, call) for group, call in waiting if group != found.group and not is_first]
         if elsewhere:
             busy[rank] = elsewhere[0]
         elif waiting:
@@ -314,5 +338,5 @@ def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
     together = {(group, call["seq"], _key(call)) for group, call in busy.values()}
     group, call = next(iter(busy.values()))
     is_held = len(together) == 1 and (busy is stuck or set(busy) == set(rank_ranges.from_text(group)))
-    held = f"{rank_ranges.ranks(busy)} did not leave {describe_numbered(call, group)}" if is_held else ""
+    held = Held(tuple(busy), call, group) if is_held else None
     return replace(found, odd=found.odd - set(busy), held=held)

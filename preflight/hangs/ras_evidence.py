@@ -38,18 +38,16 @@ def with_ras(
     if not found or not views:
         return list(found)
     first, any_view = found[0], next(iter(views.values()))
-    told = "; ".join(dict.fromkeys(view.sentence for view in views.values()))
+    sentence = "; ".join(dict.fromkeys(view.sentence for view in views.values()))
     named = {finding.where["rank"] for finding in found if "rank" in finding.where}
     if len({(view.silent, view.behind) for view in views.values()}) > 1:
-        told = "; ".join(f"asked on rank {rank}: {view.sentence}" for rank, view in list(views.items())[:MOST])
+        sentence = "; ".join(f"asked on rank {rank}: {view.sentence}" for rank, view in list(views.items())[:MOST])
     elif not named or _is_comparable(any_view, named, outcomes, desyncs):
-        first = _agreed(first, any_view, named, told)
-    return [replace(first, evidence={**first.evidence, "ras": told}), *found[1:]]
+        first = _agreed(first, any_view, named, sentence)
+    return [replace(first, evidence={**first.evidence, "ras": sentence}), *found[1:]]
 
 
-def _is_comparable(
-    view: _View, named: set[int], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync]
-) -> bool:  # fmt: skip
+def _is_comparable(view: _View, named: set[int], outcomes: Mapping[int, Outcome], desyncs: Sequence[Desync]) -> bool:
     """Whether RAS must know the ranks that blame names. Where torch has recorded nothing, blame may only know who has
     not ended, and RAS who is behind."""
     if desyncs:
@@ -69,13 +67,13 @@ def _counted_as(call: Call | None) -> str:
     return next((counted for counted in COUNTED if name.startswith(counted)), "")
 
 
-def _agreed(first: Reported, view: _View, named: set[int], told: str) -> Reported:
+def _agreed(first: Reported, view: _View, named: set[int], sentence: str) -> Reported:
     """Adds RAS's answer to the message if blame names no rank and RAS does, or if RAS knows none of those named."""
     odd = view.silent | view.behind
     if not named and odd:
-        return replace(first, message=f"{first.message}; {told}")
+        return replace(first, message=f"{first.message}; {sentence}")
     if named and not named & odd:
-        return replace(first, message=f"{first.message}; NCCL's RAS does not agree: {told}")
+        return replace(first, message=f"{first.message}; NCCL's RAS does not agree: {sentence}")
     return first
 
 
@@ -108,8 +106,8 @@ def _view(comm: Communicator, members: Sequence[int]) -> _View:
         if len(by_ranks) > 1 or not (parts or behind):
             counted = [f"{number:,} on {_ranks(of_the_job(those))}" for those, number in by_ranks.items()]
             parts.append(f"NCCL has launched {operation} {', '.join(sorted(counted)[:MOST])}")
-    told = "; ".join(parts) or "NCCL has launched no collective"
-    return _View(frozenset(rank_ranges.from_text(silent)), frozenset(rank_ranges.from_text(behind)), told)
+    sentence = "; ".join(parts) or "NCCL has launched no collective"
+    return _View(frozenset(rank_ranges.from_text(silent)), frozenset(rank_ranges.from_text(behind)), sentence)
 
 
 def _ranks(text: str) -> str:

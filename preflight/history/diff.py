@@ -1,18 +1,18 @@
 """Compares two runs: what came, went, changed and became slower. Pure: turns two entries into a difference, as JSON."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.core.record import KINDS
+from preflight.history import compare
+from preflight.history.compare import FigureChange
+from preflight.history.reference import OneRun
 from preflight.results.record_fields import SEVERITIES
 from preflight.results.report import Report
 from preflight.results.report_nodes import blamed_nodes
 
 SCHEMA = 1
-NOISES = 4.0
-"""A speed has changed if it is this many standard deviations of the ranks' noise away."""
 Entry = Mapping[str, Any]
 Place = tuple[str, ...]
 
@@ -155,35 +155,24 @@ def _units(entry: Entry, check: str, values: Mapping[str, str]) -> set[str]:
 # Speeds
 
 
-def least_share(kept: float, noise: float) -> float:
-    """The share of an earlier speed below which it has changed. `kept`: what a sound machine keeps (Figure.least), 0 if
-    that is not known; `noise`: the standard deviation between ranks or runs, as a share."""
-    return max(0.0, min(kept, 1 - NOISES * noise))
-
-
 def _speeds(old: Entry, new: Entry) -> Iterator[dict[str, Any]]:
-    before = {tuple(of): speed for *of, speed in old["figures"]}
-    same_job = old["kind"] == new["kind"]
-    for *of, now in new["figures"]:
-        was = before.get(tuple(of))
-        if was and was["value"] > 0 and now["value"] > 0 and (same_job or not now["of_job"]):
-            yield _compared(tuple(of), was, now, new)
+    before, same_job = OneRun(old["figures"]), old["kind"] == new["kind"]
+    for check, name, measure, figure in new["figures"]:
+        of = check, name, measure
+        overall = compare.compared(of, figure, "", before)
+        if overall and (same_job or not figure["of_job"]):
+            each = [compare.compared(of, figure, unit, before) for unit in figure["units"]]
+            yield _speed(overall, [unit for unit in each if unit and unit.is_slower], new["places"])
 
 
-def _compared(of: Place, was: Mapping[str, Any], now: Mapping[str, Any], new: Entry) -> dict[str, Any]:
-    def ratio(before: float, after: float) -> float:
-        return before / after if now["less_is_better"] else after / before
-
-    noise = math.hypot(was["spread"], now["spread"])
-    share_kept = now["least"] or was["least"] or 0.0
-    least = least_share(share_kept, noise)
-    both = {unit: ratio(was["units"][unit], now["units"][unit]) for unit in now["units"] if unit in was["units"]}
-    overall = ratio(was["value"], now["value"])
-    slow = {unit: share for unit, share in both.items() if share < least}
-    verdict = "worse" if slow or overall < least else "better" if overall * least > 1 else "same"
+def _speed(overall: FigureChange, slow: Sequence[FigureChange], places: Mapping[str, str]) -> dict[str, Any]:
+    check, name, measure = overall.of
+    is_better = overall.share * overall.least > 1
     return {
-        "check": of[0], "name": of[1], "unit": of[2], "old": was["value"], "new": now["value"],
-        "ratio": round(min([overall, *slow.values()]), 4), "noise": round(noise, 4), "least": round(least, 4),
-        "verdict": verdict, "slow": [{"unit": unit, "node": new["places"].get(unit, unit), "ratio": round(share, 4)}
-                                     for unit, share in sorted(slow.items(), key=lambda pair: pair[1])],
+        "check": check, "name": name, "unit": measure, "old": overall.usual.value, "new": overall.value,
+        "ratio": round(min(each.share for each in (overall, *slow)), 4), "noise": round(overall.noise, 4),
+        "least": round(overall.least, 4),
+        "verdict": "worse" if slow or overall.is_slower else "better" if is_better else "same",
+        "slow": [{"unit": each.unit, "node": places.get(each.unit, each.unit), "ratio": round(each.share, 4)}
+                 for each in sorted(slow, key=lambda each: each.share)],
     }  # fmt: skip

@@ -63,6 +63,15 @@ class Records:
     left_out: dict[str, str] = field(default_factory=dict)
     """Checks whose facts could not be used, and why."""
 
+    def add_all(self, check: Check, job: Job, book: FactsStore) -> None:
+        """Adds all that the check has recorded, or nothing: raises what its record() raises."""
+        for node, told in list(_told(check, job, book)):
+            self.add(check, told, node)
+
+    def figures(self) -> list[list[Any]]:
+        """As JSON."""
+        return [[*of, speed.to_json()] for of, speed in self.speeds.items()]
+
     def add(self, check: Check, told: Trait | Figure, node: str) -> None:
         unit = told.gpu or node
         if told.gpu:
@@ -101,10 +110,17 @@ def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> di
         "places": found.places,
         "traits": [[*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()}]
                    for of, units in found.traits.items()],
-        "figures": [[*of, speed.to_json()] for of, speed in found.speeds.items()],
+        "figures": found.figures(),
         "absent": found.absent,
         "left_out": found.left_out,
     }  # fmt: skip
+
+
+def recorded(check: Check, job: Job, book: FactsStore) -> tuple[list[list[Any]], dict[str, str]]:
+    """(the `figures` of one check, the node of each GPU). Raises what its record() raises."""
+    found = Records()
+    found.add_all(check, job, book)
+    return found.figures(), found.places
 
 
 def _concluded(report: Report) -> dict[str, Any]:
@@ -156,8 +172,7 @@ def _add(found: Records, check: CheckEntry, job: Job, book: FactsStore, sources:
             versions = f"{check.facts_version}, expected {loaded.plan.facts_version}"
             found.left_out[id_] = f"its facts are of version {versions}"
             return
-        for node, told in list(_told(loaded, job, book)):
-            found.add(loaded, told, node)
+        found.add_all(loaded, job, book)
         measured = {job.node_of(rank).node for rank in book.ranks(id_)}
         found.absent[id_] = [node.node for node in job.nodes if node.node not in measured]
     except Exception as error:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from preflight.core.plots import Chart, Series
 from preflight.core.rank_ranges import count
 from preflight.core.vote import grouped
-from preflight.core.words import some
+from preflight.core.words import clauses, some
 from preflight.history.questions import KeptRun
 from preflight.history.rows import DAY_S, time_text
 from preflight.results import console
@@ -63,7 +63,7 @@ def _sections(found: Mapping[str, Any], courses: Sequence[Course]) -> Iterator[d
 
 
 def _step(step: Mapping[str, Any]) -> list[str]:
-    changed = some(step["changed"], 4, "; ", "; ") or "nothing that is recorded"
+    changed = clauses(step["changed"]) or "nothing that is recorded"
     values = [f"{step['before']:.4g}", f"{step['after']:.4g}", step["measure"], f"{step['ratio'] - 1:+.1%}"]
     of = [step["check"], step["name"], step["unit"] or step["kind"], step["since"]]
     return [*of, *values, "over" if step["over"] else "", changed]

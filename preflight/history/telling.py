@@ -6,7 +6,7 @@ from typing import Any
 from preflight.core.finding import Reported
 from preflight.core.rank_ranges import count
 from preflight.core.vote import grouped
-from preflight.core.words import some
+from preflight.core.words import clauses, some
 from preflight.history.diff import worse_findings
 from preflight.results import console
 from preflight.results.result import badness
@@ -61,7 +61,7 @@ def _named(unit: Mapping[str, Any]) -> str:
 def changed_beside(found: Difference) -> str:
     changes = [_change(change) for change in found["changes"][:BESIDE]]
     changes += [f"the node {node} came" for node in found["nodes"]["came"]]
-    told = some(changes, BESIDE, "; ", "; ")
+    told = clauses(changes, BESIDE)
     return f"also changed: {told}" if told else "nothing else that is recorded has changed"
 
 

@@ -16,7 +16,7 @@ class CatalogEntry(NamedTuple):
 
     id: str
     level: str
-    first_level: str
+    lowest: str
     """Lower than `level` if the check runs sooner on some backend, or when it is given something."""
     scope: str
     given: tuple[str, ...]
@@ -35,11 +35,7 @@ def listed() -> dict[str, CatalogEntry]:
 
 def of(check: Check) -> CatalogEntry:
     """The entry of an imported check."""
-    from preflight.check import Level
-    from preflight.planning.plan import first_level
+    from preflight.planning import levels
 
-    plan = check.plan
-    first = first_level(plan.level, (*plan.given, *plan.sooner_with))
-    if plan.sooner_on and first is Level.FULL:
-        first = Level.STANDARD
-    return CatalogEntry(check.id, plan.level, first, plan.scope, plan.given, check.title)
+    known = levels.of(check)
+    return CatalogEntry(check.id, known.level, known.lowest, check.plan.scope, known.given, check.title)

@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Mapping
 
-from preflight.check import Code
+from preflight.check import After, Code
 from preflight.core.finding import OWN_SLUGS, RUN, RUN_SLUGS
 from preflight.errors import UsageError, near_misses
-from preflight.planning.plan import first_level
+from preflight.planning import levels
 from preflight.planning.registry import Check, how_to_set
 
 
@@ -52,7 +52,7 @@ def _code_lines(code: Code, indent: str) -> list[str]:
 
 
 def _check_page(check: Check) -> str:
-    lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), "", cost(check)]
+    lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), "", cost(check), *check.old_names]
     if check.options:
         lines += ["", "options:"]
     for name, option in check.options.items():
@@ -69,20 +69,20 @@ WHO = {"node": "one rank per node", "rank": "every rank alone", "world": "all ra
 
 def cost(check: Check) -> str:
     """Who measures, from which level on, and how long it takes."""
-    plan = check.plan
+    plan, known = check.plan, levels.of(check)
     deadline = "depends on the job's size" if callable(plan.deadline_s) else f"{plan.deadline_s:g} s"
-    text = f"level {plan.level}, measured by {WHO[plan.scope]}, about {plan.estimate_s:g} s, deadline {deadline}"
-    for word, ids in (
-        ("needs", plan.needs),
-        ("reads", (*plan.reads, *plan.uses)),
-        ("after a finding of", plan.when),
-        ("not after a fail of", plan.unless),
+    text = f"level {known.level}, measured by {WHO[plan.scope]}, about {plan.estimate_s:g} s, deadline {deadline}"
+    for word, kinds in (
+        ("needs", After.NEEDS),
+        ("reads", After.READS | After.USES),
+        ("after a finding of", After.WHEN_BAD),
+        ("not after a fail of", After.UNLESS_FAILED),
     ):
+        ids = plan.ids(kinds)
         text += f", {word} {', '.join(ids)}" if ids else ""
-    for name in plan.sooner_with:
-        text += f", from {first_level(plan.level, (name,))} on with {how_to_set(f'{check.id}.{name}')}"
-    given = [how_to_set(f"{check.id}.{name}") for name in plan.given]
-    return f"{text}, only with {' and '.join(given)}, then from {first_level(plan.level, given)} on" if given else text
+    text += "".join(f", from {level} on with {how}" for how, level in known.sooner)
+    given = [how_to_set(f"{check.id}.{name}") for name in known.given]
+    return f"{text}, only with {' and '.join(given)}" if given else text
 
 
 def default_text(value: object) -> str:

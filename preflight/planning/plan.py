@@ -1,12 +1,11 @@
 """Which checks run, and in which order."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from preflight.check import Level, Plan
-from preflight.core.facts import FactsStore, content_hash
-from preflight.core.job import Job
+from preflight.check import After, Level
+from preflight.core.facts import content_hash
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.node_kinds import ProfileKind
@@ -33,16 +32,9 @@ class CheckSelection:
         words = {id_, id_.partition(".")[0]}
         return not words & set(self.skip) and (not self.only or bool(words & set(self.only)))
 
-
-@dataclass(frozen=True)
-class Baseline:
-    """The parts of an earlier run that are needed to compare with it: `--baseline REPORT`."""
-
-    path: str
-    job: Job
-    facts: FactsStore
-    facts_versions: Mapping[str, int]
-    """By check."""
+    def asks_for(self, id_: str) -> bool:
+        """Whether the user named this check or its family: it runs also where nothing calls for it."""
+        return bool(self.only) and self.names(id_)
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,8 @@ class Request:
     sources: Mapping[str, Source]
     backend: str = "auto"
     policy: Policy = field(default_factory=Policy)
-    baseline: Baseline | None = None
+    baseline: str = ""
+    """The path of `--baseline REPORT`."""
     profile: tuple[ProfileKind, ...] = ()
     """What each kind of node has: `--profile FILE`."""
     profile_path: str = ""
@@ -81,46 +74,22 @@ def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> se
     return chosen
 
 
-def not_given(id_: str, given: Iterable[str], settings: Mapping[str, str]) -> list[str]:
-    """The full names of the options in `given` (`Plan.given`) that the user has not set. An option set to an empty text
-    is not set."""
-    return [name for name in (f"{id_}.{option}" for option in given) if not settings.get(name, "").strip()]
-
-
-def is_given(id_: str, options: Sequence[str], settings: Mapping[str, str]) -> bool:
-    """Whether the user has set one of these options of a check."""
-    return len(not_given(id_, options, settings)) < len(options)
-
-
-def first_level(level: Level, given: Sequence[str]) -> Level:
-    """The level from which a check runs: if the user has set an option in `given`, it does not need `--all`."""
-    return Level.STANDARD if given and level is Level.FULL else level
-
-
-def _level_of(spec: Spec, settings: Mapping[str, str]) -> Level:
-    sooner = [name for name in spec.plan.sooner_with if is_given(spec.id, (name,), settings)]
-    return first_level(spec.plan.level, (*spec.plan.given, *sooner))
-
-
 def choose(specs: list[Spec], request: Request) -> list[Spec]:
     """The checks to run, in order, with what they need. A needed check that the user skipped stays out: the check that
     needs it is then skipped and says so."""
     selection, known = request.selection, request.sources
-    specs = [s for s in specs if s.id in selection.ids or not not_given(s.id, s.plan.given, request.settings)]
+    specs = [s for s in specs if s.id in selection.ids or not s.left_out]
     by_id = {spec.id: spec for spec in specs}
     skipped = expand(selection.skip, known, "--skip")
     if selection.only:
         wanted = expand(selection.only, known, "--only")
     else:
-        wanted = {spec.id for spec in specs if selection.level.includes(_level_of(spec, request.settings))}
+        wanted = {spec.id for spec in specs if selection.level.includes(spec.level)}
     pending = list(wanted & set(by_id))
     while pending:
         spec = by_id[pending.pop()]
-        needed = [
-            need
-            for need in (*spec.plan.needs, *spec.plan.reads, *spec.plan.uses)
-            if need in by_id and need not in wanted
-        ]
+        ids = spec.plan.ids(After.NEEDS | After.READS | After.USES)
+        needed = [id_ for id_ in ids if id_ in by_id and id_ not in wanted]
         wanted.update(needed)
         pending.extend(needed)
     return _in_order([spec for spec in specs if spec.id in wanted - skipped])
@@ -133,12 +102,8 @@ def _in_order(specs: list[Spec]) -> list[Spec]:
     waiting = sorted(specs, key=lambda spec: spec.plan.last)
     while waiting:
         placed = {spec.id for spec in done}
-        after = {spec.id: _named(spec.plan) & ids - placed for spec in waiting}
+        after = {spec.id: set(spec.plan.after) & ids - placed for spec in waiting}
         ready = next((spec for spec in waiting if not after[spec.id]), waiting[0])
         done.append(ready)
         waiting.remove(ready)
     return done
-
-
-def _named(plan: Plan) -> set[str]:
-    return {*plan.needs, *plan.reads, *plan.uses, *plan.when, *plan.unless}

@@ -16,7 +16,7 @@ from preflight.errors import BrokenCheck, UsageError, near_misses
 from preflight.planning import entry_points
 
 if TYPE_CHECKING:
-    from preflight.check import Code, Job, Option, Plan
+    from preflight.check import Asked, Code, Job, Level, Option, Plan
 
 T = TypeVar("T")
 BUILT_IN = (
@@ -29,7 +29,7 @@ BUILT_IN = (
     "comm.broadcast", "comm.send_recv", "comm.rails", "comm.nodes", "comm.pairs", "comm.paths",
     "train.alone", "train.ddp", "train.fsdp2", "train.fsdp", "train.tp", "train.pp", "train.hybrid", "train.compile",
     "train.expert",
-    "net.rdma_errors",
+    "net.rdma_errors", "net.interface_errors",
     "data.sampler", "data.seeds", "data.resume",
     "train.model",
     "train.speed",
@@ -81,6 +81,13 @@ class Check:
         """The first line of the module's docstring."""
         return ((self.module.__doc__ or "").strip().splitlines() or [self.id])[0]
 
+    @property
+    def old_names(self) -> tuple[str, ...]:
+        """What to write instead of each old name in its PLAN."""
+        from preflight.core.plan import OLD_NAMES
+
+        return tuple(f"PLAN.{name} is now {OLD_NAMES[name]}" for name in self.module.PLAN.old)
+
     def code_id(self, code: Code) -> str:
         """The full id of one of this check's codes. Raises BrokenCheck for a code of another module."""
         for slug, own in self.codes.items():
@@ -104,7 +111,11 @@ class Spec:
     source: Source
     title: str
     plan: Plan
-    """Its `deadline_s` is the one for this job, in seconds."""
+    """For this job and its settings: nothing in it is left to a function."""
+    left_out: str = ""
+    """Why it is left out, unless it was asked for by its id: what the user has to give."""
+    old_names: tuple[str, ...] = ()
+    """Warnings for its author."""
 
     @property
     def id(self) -> str:
@@ -115,19 +126,30 @@ class Spec:
         assert isinstance(self.plan.deadline_s, float), "spec_of() has computed it"
         return self.plan.deadline_s
 
+    @property
+    def level(self) -> Level:
+        assert not callable(self.plan.level), "spec_of() has computed it"
+        return self.plan.level
+
+    @property
+    def fresh(self) -> bool:
+        return self.plan.fresh is True
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        data["plan"]["after"] = {id_: kind.value for id_, kind in self.plan.after.items()}
+        return data
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Spec:
         """The reverse of `to_json`, after its trip over a channel."""
-        from preflight.check import Level, Plan, Scope
-        from preflight.planning import validation
+        from preflight.check import After, Level, Plan, Scope
 
         plan = data["plan"]
-        lists = {name: tuple(plan[name]) for name in validation.LISTS}
         enums = {"scope": Scope(plan["scope"]), "level": Level(plan["level"])}
-        return Spec(Source(**data["source"]), data["title"], Plan(**{**plan, **lists, **enums}))
+        after = {id_: After(kind) for id_, kind in plan["after"].items()}
+        known = {"source": Source(**data["source"]), "plan": Plan(**{**plan, **enums, "after": after})}
+        return Spec(**{**data, **known, "old_names": tuple(data["old_names"])})
 
 
 def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
@@ -250,17 +272,26 @@ def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
     return found
 
 
-def spec_of(check: Check, job: Job) -> Spec:
-    """What the planner needs, for this job. Raises BrokenCheck if a computed deadline is not a number."""
-    from preflight.check import Level
+def spec_of(check: Check, job: Job, settings: Mapping[str, str]) -> Spec:
+    """What the planner needs, for this job and what the user has set. Raises BrokenCheck for a computed field of the
+    wrong type, and what the plan's functions raise."""
+    from preflight.check import Asked, Level
     from preflight.planning import validation
 
-    plan = check.plan
+    set_by_user = frozenset(name for name in check.options if settings.get(f"{check.id}.{name}", "").strip())
+    plan, asked = check.plan, Asked(job.backend, check.options, set_by_user)
+    level, fresh = validation.level(plan, asked), validation.fresh(plan, replace(asked, unset=[]))
     computed = plan.deadline_s(job) if callable(plan.deadline_s) else None
     deadline = validation.seconds("deadline_s", plan.deadline_s if computed is None else computed)
     estimate = plan.estimate_s if computed is None else min(plan.estimate_s, deadline)  # this job may need less
-    level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level
-    return Spec(check.source, check.title, replace(plan, deadline_s=deadline, estimate_s=estimate, level=level))
+    resolved = replace(plan, deadline_s=deadline, estimate_s=estimate, level=level or Level.FULL, fresh=fresh)
+    left_out = "" if level else _why_left_out(check, asked)
+    return Spec(check.source, check.title, resolved, left_out, check.old_names)
+
+
+def _why_left_out(check: Check, asked: Asked) -> str:
+    missing = [how_to_set(f"{check.id}.{name}") for name in asked.unset]
+    return f"give {' and '.join(missing)}" if missing else f"there is nothing to check on {asked.backend}"
 
 
 def how_to_set(name: str) -> str:

@@ -3,51 +3,64 @@
 import ast
 import inspect
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from preflight.check import Level, Plan, Scope
+from preflight.check import After, Asked, Level, Option, Plan, Scope
 from preflight.errors import BrokenCheck, near_misses
+from preflight.planning import old_plan
 
-IDS = ("needs", "reads", "uses", "when", "unless")
-"""Fields of a plan that name other checks."""
-NAMING_OPTIONS = ("given", "fresh_with", "sooner_with")
-"""Fields of a plan that name options of the check."""
-LISTS = (*IDS, *NAMING_OPTIONS, "sooner_on")
-BACKENDS = ("nccl", "gloo")
-FLAGS = ("fresh", "last", "judges_failures", "baseline", "aside")
+T = TypeVar("T", bound=StrEnum)
+FLAGS = ("last", "judges_failures")
 LONGEST_S = 1e6
 
 
-def valid_plan(module: ModuleType, options: Collection[str]) -> Plan:
-    """The module's PLAN, with every field of the type declared in `Plan`. Raises BrokenCheck."""
+def valid_plan(module: ModuleType, options: Mapping[str, Option[Any]]) -> Plan:
+    """The module's PLAN by today's names, with every field of the type declared in `Plan`. Raises BrokenCheck."""
     plan = getattr(module, "PLAN", None)
     if not isinstance(plan, Plan):
         raise BrokenCheck(f"it has no PLAN = Plan(...){line_of(module, 'PLAN')}")
     try:
-        _refuse_flags(plan)
+        _refuse_relations(plan.after)
+        plan = old_plan.translated(plan)
+        for name in FLAGS:
+            _flag(name, getattr(plan, name))
         for name in ("deadline_s", "estimate_s"):
             if name != "deadline_s" or not callable(plan.deadline_s):
                 seconds(name, getattr(plan, name))
         if isinstance(plan.facts_version, bool) or not isinstance(plan.facts_version, int):
             raise BrokenCheck(f"PLAN.facts_version is {plan.facts_version!r}, expected a whole number")
-        lists: dict[str, Any] = {name: _names(plan, name) for name in LISTS}
-        _refuse_unknown(lists, NAMING_OPTIONS, options, "is not an option of it")
-        _refuse_unknown(lists, ("sooner_on",), BACKENDS, "is not a backend")
-        return replace(plan, scope=_one_of(plan, "scope", Scope), level=_one_of(plan, "level", Level), **lists)
+        for asked_of in (level, fresh):
+            asked_of(plan, Asked(options=options))
+        return replace(
+            plan,
+            scope=_word("scope", plan.scope, Scope),
+            level=plan.level if callable(plan.level) else _word("level", plan.level, Level),
+        )
     except BrokenCheck as error:
         raise BrokenCheck(f"{error}{line_of(module, 'PLAN')}") from None
 
 
 def refuse_unknown_ids(module: ModuleType, plan: Plan, known: Collection[str]) -> None:
     """Raises BrokenCheck if the plan names a check that does not exist."""
-    try:
-        _refuse_unknown({name: getattr(plan, name) for name in IDS}, IDS, known, "is not a check")
-    except BrokenCheck as error:
-        raise BrokenCheck(f"{error}{line_of(module, 'PLAN')}") from None
+    for id_ in plan.after:
+        if id_ not in known:
+            what = f"PLAN.after names {id_}, which is not a check{near_misses(id_, known)}"
+            raise BrokenCheck(f"{what}{line_of(module, 'PLAN')}")
+
+
+def level(plan: Plan, asked: Asked) -> Level | None:
+    """The level from which it runs; None: left out. Raises BrokenCheck, and what the plan's function raises."""
+    value = plan.level(asked) if callable(plan.level) else plan.level
+    return None if value is None and callable(plan.level) else _word("level", value, Level)
+
+
+def fresh(plan: Plan, asked: Asked) -> bool:
+    """Whether all workers are replaced before it. Raises BrokenCheck, and what the plan's function raises."""
+    return _flag("fresh", plan.fresh(asked) if callable(plan.fresh) else plan.fresh)
 
 
 def seconds(name: str, value: object) -> float:
@@ -70,33 +83,22 @@ def line_of(module: ModuleType, name: str) -> str:
     return ""
 
 
-def _one_of(plan: Plan, name: str, kind: type[StrEnum]) -> Any:
-    value = getattr(plan, name)
+def _word(name: str, value: object, kind: type[T]) -> T:
     if value not in list(kind):
         *others, last = kind
         raise BrokenCheck(f"PLAN.{name} is {value!r}, expected {', '.join(others)} or {last}")
-    return kind(value)
+    return kind(str(value))
 
 
-def _refuse_flags(plan: Plan) -> None:
-    for name in FLAGS:
-        if not isinstance(getattr(plan, name), bool):
-            raise BrokenCheck(f"PLAN.{name} is {getattr(plan, name)!r}, expected True or False")
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BrokenCheck(f"PLAN.{name} is {value!r}, expected True or False")
+    return value
 
 
-def _names(plan: Plan, name: str) -> tuple[str, ...]:
-    value = getattr(plan, name)
-    if isinstance(value, str):
-        raise BrokenCheck(f"PLAN.{name} is the text {value!r}, expected a tuple: ({value!r},) with a comma")
-    if not isinstance(value, tuple | list) or not all(isinstance(word, str) for word in value):
-        raise BrokenCheck(f"PLAN.{name} is {value!r}, expected a tuple of names")
-    return tuple(value)
-
-
-def _refuse_unknown(
-    lists: dict[str, tuple[str, ...]], fields: Iterable[str], known: Collection[str], what: str
-) -> None:
-    for field in fields:
-        for name in lists[field]:
-            if name not in known:
-                raise BrokenCheck(f"PLAN.{field} names {name}, which {what}{near_misses(name, known)}")
+def _refuse_relations(after: object) -> None:
+    if not isinstance(after, Mapping):
+        raise BrokenCheck(f"PLAN.after is {after!r}, expected {{id: After.NEEDS}} or the like")
+    for id_, kind in after.items():
+        if not isinstance(id_, str) or not isinstance(kind, After) or not kind:
+            raise BrokenCheck(f"PLAN.after is {{{id_!r}: {kind!r}}}, expected {{id: After.NEEDS}} or the like")

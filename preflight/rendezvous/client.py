@@ -84,7 +84,7 @@ class ClientNode(RendezvousNode):
         """Something accepted a connection, but torch's client failed."""
         first = reach["connections"][0]
         if first["kind"] == "filtered":
-            text = f"no connection to {reachability.told([first])}; torch tries it first, and waits there: {why}"
+            text = f"no connection to {reachability.describe([first])}; torch tries it first, and waits there: {why}"
             usable = "an address that answers"
             if used := tcp.used(reach["connections"]):
                 usable = used["address"]

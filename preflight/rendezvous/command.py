@@ -6,7 +6,6 @@ from typing import NoReturn
 from preflight.core import rank_ranges
 from preflight.core.finding import Reported
 from preflight.engine import shutdown
-from preflight.engine.child import adopt_orphans
 from preflight.engine.event_loop import Interrupted
 from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes
@@ -17,6 +16,7 @@ from preflight.rendezvous.node import Stopped
 from preflight.rendezvous.server import ServerNode, reported
 from preflight.results import console
 from preflight.results.destinations import Output
+from preflight.sdk import prctl
 
 
 def run(asked: RendezvousRequest) -> NoReturn:
@@ -26,7 +26,7 @@ def run(asked: RendezvousRequest) -> NoReturn:
         """Names of hosts come from other nodes."""
         output.say(console.plain(text))
 
-    adopt_orphans()
+    prctl.adopt_orphans()
     kind = EtcdNode if asked.backend in KEYS else ClientNode if asked.node_rank else ServerNode
     node = kind(asked, say)
     code = 3

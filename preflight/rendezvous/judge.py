@@ -80,7 +80,7 @@ def _numbers(seen: Observations) -> Iterator[Finding]:
         holders.setdefault(arrival["node_rank"], []).append(arrival)
     for rank, twins in holders.items():
         if len(twins) > 1:
-            who = _some(sorted(f"{arrival['name']} ({source(arrival)})" for arrival in twins))
+            who = _each_once(sorted(f"{arrival['name']} ({source(arrival)})" for arrival in twins))
             text = f"{who} were started with one --node-rank, {rank}, expected a different one for each"
             yield codes.DUPLICATE_NODE_RANK.fail(text, variable="--node-rank")
     for number, arrival in seen["arrivals"].items():
@@ -94,7 +94,7 @@ def _numbers(seen: Observations) -> Iterator[Finding]:
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
         yield codes.NNODES.fail(text, node=counted[number]["name"])
     if not votes.decided:
-        names = {n: _some([counted[number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
+        names = {n: _each_once([counted[number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
         sides = "; ".join(f"{nnodes} on {who}" for nnodes, who in names.items())
         yield codes.NNODES.fail(f"--nnodes is {sides}; expected the same on all nodes", variable="--nnodes")
     elif missing := set(range(votes.usual)) - set(holders):
@@ -105,7 +105,7 @@ def _never_came(
     missing: set[int], of: int, seen: Observations, holders: Mapping[int, Sequence[NodeArrival]]
 ) -> Finding:
     nodes = f"node{'s' if len(missing) > 1 else ''} {rank_ranges.to_text(missing).replace(',', ', ')}"
-    joined = _some(f"{rank} ({arrivals[0]['name']})" for rank, arrivals in sorted(holders.items()))
+    joined = _each_once(f"{rank} ({arrivals[0]['name']})" for rank, arrivals in sorted(holders.items()))
     text = f"{nodes} did not join within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; joined: {joined}"
     return codes.NEVER_JOINED.fail(text)
 
@@ -115,7 +115,7 @@ def _addresses(seen: Observations) -> Iterator[Finding]:
     present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
     known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
     for number, text in reachability.differing(
-        known, seen["host"], lambda who: _some([present[i]["name"] for i in who])
+        known, seen["host"], lambda who: _each_once([present[i]["name"] for i in who])
     ):
         where = {} if number is None else {"node": present[number]["name"]}
         yield codes.DIFFERENT_ADDRESSES.warn(text, evidence={"name": seen["host"]}, **where)
@@ -146,7 +146,8 @@ def alone(arrival: NodeArrival, host: str) -> Iterator[Finding]:
     used = tcp.used(reach["connections"])
     for connection in reach["connections"]:
         if used and tcp.is_silent(connection):
-            text = f"no connection to {host} at {reachability.told([connection])}, expected one as to {used['address']}"
+            silent = reachability.describe([connection])
+            text = f"no connection to {host} at {silent}, expected one as to {used['address']}"
             evidence = {"name": host, "usable": used["address"], "address": connection["address"]}
             yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)
     if (seconds := reach["resolved_s"]) is not None and seconds >= SLOW_S:
@@ -185,7 +186,7 @@ def _ports(
         groups = [[number] for number in failed] if len(failed) <= LISTED else [failed]
         where = {"peer_node": there["name"]}
     for group in groups:
-        askers, reach = _some([arrivals[number]["name"] for number in group]), reached[group[0]]
+        askers, reach = _each_once([arrivals[number]["name"] for number in group]), reached[group[0]]
         led = {connection["address"] for connection in reach["connections"]} & set(there["addresses"])
         code, evidence = codes.WORKERS_PORT if led else codes.WORKERS_NAME, {"name": name}
         text = f"{askers}: {reachability.why(reach, name, there['port'])}, expected to reach {there['name']} there"
@@ -199,6 +200,5 @@ def source(arrival: NodeArrival) -> str:
     return used["source"] if used else "?"
 
 
-def _some(names: Iterable[str]) -> str:
-    """Each name once."""
+def _each_once(names: Iterable[str]) -> str:
     return words.some(dict.fromkeys(names), LISTED)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from preflight._version import __version__
+from preflight._version import VERSION
 from preflight.core.job import Job
 from preflight.planning.policy import Policy
 from preflight.results import already_measured, result
@@ -25,7 +25,7 @@ def build(
     results = already_measured.resolved(results, job)
     verdict, groups = result.verdict(results), result.groups_of(results)
     return Report(
-        preflight=__version__,
+        preflight=VERSION,
         run=run_id,
         started=started,
         seconds=round(seconds, 2),

@@ -10,6 +10,7 @@ from preflight.core import rank_ranges, words
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
+from preflight.results import text_plots
 from preflight.results.report import EXIT_CODES, STATUSES, CheckEntry, Explained, Report
 from preflight.results.result import IN_PART, badness, merge
 
@@ -152,7 +153,7 @@ def culprit(finding: Reported) -> str:
 def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     """All findings, worst first, then skips, counts, where the report is, and the verdict."""
     return [
-        *pictures(report, screen=True),
+        *pictures(report, width, screen=True),
         *found_lines(sorted(merged(report), key=order), width),
         "",
         *_counts(report, width),
@@ -170,16 +171,25 @@ PICTURE = "    │ "
 """Before every line that a check has drawn."""
 
 
-def pictures(report: Report, *, screen: bool = False) -> list[str]:
-    """What the checks have drawn, each under its name; for the screen without those marked `aside`."""
-    drawn = [check for check in report.checks if check.picture]
-    if screen:
-        drawn = [check for check in drawn if not check.aside or check.status != "pass"]
+def pictures(report: Report, width: int = WIDTH, *, screen: bool = False, page: bool = False) -> list[str]:
+    """What the checks have drawn, each under its name; for the screen without what is quiet while its check passes,
+    for a page without what it draws itself."""
+    drawn = {check.check: [*_drawn(check, width - len(PICTURE), screen)] for check in report.checks}
+    if page:
+        drawn = {check.check: [*check.picture] for check in report.checks}
     return [
         line
-        for check in drawn
-        for line in ("", f"{check.check}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in check.picture))
+        for check, texts in drawn.items()
+        for line in (("", f"{check}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in texts)) if texts else ())
     ]
+
+
+def _drawn(check: CheckEntry, width: int, screen: bool) -> Iterator[str]:
+    if not (screen and check.aside and check.status == "pass"):
+        yield from check.picture
+    for plot in check.plots:
+        if text_plots.is_on_screen(plot, check.status if screen else ""):
+            yield from text_plots.lines(plot, width)
 
 
 def found_lines(found: list[Reported], width: int = WIDTH) -> Iterator[str]:

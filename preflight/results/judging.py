@@ -13,7 +13,7 @@ from types import GeneratorType
 from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, Finding, Job, Plan, Run, Severity
+from preflight.check import After, Figure, Finding, Job, Plan, Run, Severity
 from preflight.core import plots, rank_ranges
 from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
@@ -22,6 +22,7 @@ from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
 from preflight.core.groups import Group
 from preflight.core.outcome import Outcome
+from preflight.core.record import BASELINE
 from preflight.hangs import blame
 from preflight.planning import registry
 from preflight.planning.policy import Policy
@@ -59,7 +60,7 @@ def is_judged(plan: Plan, outcomes: Mapping[int, Outcome], has_facts: bool) -> b
     """Whether `judge` is called: where no rank has facts, only if it reads something else. What to check may also exist
     nowhere (`NotApplicable`): then nothing was measured, whatever other checks have."""
     exists = not outcomes or any(outcome.slug != "not_applicable" for outcome in outcomes.values())
-    return has_facts or plan.judges_failures or (bool(plan.reads) and exists)
+    return has_facts or plan.judges_failures or (bool(plan.ids(After.READS)) and exists)
 
 
 def call_judge(
@@ -79,6 +80,7 @@ def call_judge(
             options=check.values(settings),
             facts_of=facts_of,
             groups=tuple(groups),
+            earlier=_earlier(check.id, book),
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
@@ -86,11 +88,32 @@ def call_judge(
         picture = [line[:PICTURE_WIDTH] for line in _optional(check, "draw", run, facts)]
         plotted = _plots(check, run, facts)
         groups = [vars(group) for group in check.module.groups(facts, run)] if hasattr(check.module, "groups") else []
-        return {"findings": found, "summary": summary, "picture": picture, "plots": plotted, "groups": groups}
+        return {
+            "findings": found,
+            "summary": summary,
+            "picture": picture,
+            "plots": plotted,
+            "groups": groups,
+            "aside": bool(check.module.PLAN.old.get("aside")),
+        }
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
         cause = error.__cause__ or error if isinstance(error, _AtYield) else error
         return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
+
+
+def baseline(book: FactsStore) -> list[list[Any]]:
+    """The figures of the run of `--baseline REPORT`, as in the `figures` of an entry of the history."""
+    stored: list[list[Any]] = book.of(BASELINE)[0]["figures"] if BASELINE in book.checks() else []
+    return stored
+
+
+def _earlier(check: str, book: FactsStore) -> tuple[Figure, ...]:
+    rows = [row for row in baseline(book) if row[0] == check]
+    return tuple(
+        Figure(name, figure["value"], measure, labels=figure["labels"], less_is_better=figure["less_is_better"])
+        for _, name, measure, figure in rows
+    )
 
 
 def result_of(
@@ -117,7 +140,7 @@ def result_of(
         skipped=_skip_reason(outcomes),
         picture=told.get("picture", []),
         plots=told.get("plots", []),
-        aside=spec.plan.aside,
+        aside=told.get("aside", False),
         groups=tuple(Group(group["name"], tuple(group["nodes"])) for group in told.get("groups", ())),
     )
 
@@ -156,8 +179,8 @@ def _to_do(source: Source) -> str:
 def _reader(check: Check, book: FactsStore) -> Any:
     @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
-        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.reads, *check.plan.uses):
-            raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
+        if id_ not in (check.id, *check.plan.ids(After.READS | After.USES)):
+            raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which PLAN.after does not read")
         return book.of(id_)
 
     return facts_of
@@ -177,12 +200,13 @@ def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, A
 
 def _checked(check: Check, finding: object, judged: object) -> dict[str, Any]:
     try:
-        return _as_json(check, finding)
+        return as_json(check, finding)
     except (errors.BrokenCheck, TypeError, ValueError) as error:
         raise _AtYield(_yielded_at(judged, registry.own_path(check.source))) from error
 
 
-def _as_json(check: Check, finding: object) -> dict[str, Any]:
+def as_json(check: Check, finding: object) -> dict[str, Any]:
+    """As the report holds it. Raises BrokenCheck for what is no finding of this check."""
     if not isinstance(finding, Finding):
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
     if finding.severity is Severity.ERROR:

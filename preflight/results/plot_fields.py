@@ -113,8 +113,9 @@ def _wiring(data: Fields) -> None:
 
 def _table(data: Fields) -> None:
     data.text("note") if "note" in data else ""
-    data.texts("heads")
-    data.list_of("rows", lambda value, place: fields.items(value, place, fields.text))
+    data.text("screen") if "screen" in data else ""
+    columns = len(data.texts("heads"))
+    data.list_of("rows", lambda value, place: fields.items(_row(value, place, columns), place, fields.text))
 
 
 _READ: Mapping[str, Callable[[Fields], None]] = {

@@ -1,8 +1,9 @@
 """`preflight show --judge`: judges the facts of a saved report again, with new settings or a newer preflight."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.answer import Returned
@@ -21,6 +22,9 @@ from preflight.results.cleaning import without_secrets
 from preflight.results.report import CheckEntry, Report
 from preflight.results.result import Result
 
+Judging = Callable[..., dict[str, Any]]
+"""As `judging.call_judge`."""
+
 
 def judge_again(
     report: Report,
@@ -28,15 +32,16 @@ def judge_again(
     sources: Mapping[str, Source],
     settings: Mapping[str, str],
     policy: Policy | None = None,
+    judge: Judging = judging.call_judge,
 ) -> Report:
     """A new report from the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
-    a check that does not exist here."""
+    a check that does not exist here. `judge`: what judges a check; history.compare has one that knows the past."""
     job, policy = report.job, policy or report.policy
     hidden = withheld(report, settings)
     known = {name: text for name, text in report.options.items() if name not in hidden} | {**settings}
     results: list[Result] = []
-    for entry in report.checks:
-        results.append(_again(entry, job, book, sources, known, policy, result.groups_of(results)))
+    for old in report.checks:
+        results.append(_again(old, job, book, sources, known, policy, result.groups_of(results), judge))
     results = already_measured.resolved(results, job)
     groups, verdict = result.groups_of(results), result.verdict(results)
     again = replace(
@@ -71,6 +76,7 @@ def _again(
     settings: Mapping[str, str],
     policy: Policy,
     groups: Iterable[Group],
+    judge: Judging,
 ) -> Result:
     id_, outcomes = old.check, outcomes_of(old, book)
     if id_ == RUN or not outcomes:
@@ -81,8 +87,10 @@ def _again(
         check = registry.load(sources[id_])
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
-    answer = Returned(judging.call_judge(check.source, job, outcomes, book, settings, groups))
-    return judging.result_of(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
+    answer = Returned(judge(check.source, job, outcomes, book, settings, groups))
+    again = judging.result_of(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
+    was_asked_for = any(plot.get("screen") == "always" for plot in old.plots)
+    return again.asked_for() if was_asked_for else again
 
 
 def outcomes_of(entry: CheckEntry, book: FactsStore) -> dict[int, Outcome]:

@@ -45,6 +45,11 @@ class Result:
     groups: tuple[Group, ...] = ()
     """The groups of nodes that the check knows."""
 
+    def asked_for(self) -> "Result":
+        """As the user sees it who named the check by its id: all that is drawn is shown."""
+        loud = [{**plot, "screen": "always"} if plot.get("screen") == "quiet" else plot for plot in self.plots]
+        return replace(self, aside=False, plots=loud)
+
     @property
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, even
@@ -70,6 +75,11 @@ class Result:
         """False if every rank said that the thing to check does not exist there."""
         slugs = [outcome.slug for outcome in self.outcomes.values()]
         return bool(self.findings) or not slugs or any(slug != "not_applicable" for slug in slugs)
+
+    @property
+    def has_failed_ranks(self) -> bool:
+        """Whether a rank hung, crashed, was lost or raised."""
+        return not all(outcome.sound for outcome in self.outcomes.values())
 
     def culprits(self, job: Job) -> set[int]:
         """The ranks that its failures name, by rank or by node; empty if one of them names neither."""

@@ -49,9 +49,18 @@ class DeviceKind(TypedDict):
 def unknown(device: torch.device) -> DeviceKind:
     """For a device that does not report its kind."""
     return DeviceKind(
-        type=device.type, name="unknown", capability="", units=0, driver=None, torch=str(torch.__version__), cuda=None,
-        cudnn=None, blas=None, threads=torch.get_num_threads(), settings=[],
-    )  # fmt: skip
+        type=device.type,
+        name="unknown",
+        capability="",
+        units=0,
+        driver=None,
+        torch=str(torch.__version__),
+        cuda=None,
+        cudnn=None,
+        blas=None,
+        threads=torch.get_num_threads(),
+        settings=[],
+    )
 
 
 def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
@@ -61,10 +70,10 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
         lines: list[tuple[str, str]] = re.findall(
             r"^(model name|flags|Features)\s*: (.+)$", read("/proc/cpuinfo"), re.MULTILINE
         )
-        told = dict(lines)
-        flags = hashlib.sha256((told.get("flags") or told.get("Features", "")).encode()).hexdigest()[:8]
+        cpu_info = dict(lines)
+        flags = hashlib.sha256((cpu_info.get("flags") or cpu_info.get("Features", "")).encode()).hexdigest()[:8]
         mkl = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
-        kind["name"] = told.get("model name", platform.machine())
+        kind["name"] = cpu_info.get("model name", platform.machine())
         kind["capability"] = f"{torch.backends.cpu.get_cpu_capability()}, flags {flags}"
         kind["blas"] = f"MKL {mkl[1]}" if mkl else None
         return kind

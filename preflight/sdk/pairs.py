@@ -136,9 +136,10 @@ def bad_with_most(
             for role in (SENDS, RECEIVES):
                 others_of[unit(pair[role]), role].append(unit(pair[1 - role]))
         able = [
-            (len(others), key) for key, others in others_of.items()
+            (len(others), key)
+            for key, others in others_of.items()
             if len(others) >= FEW and 2 * len(others) > total[key] and len(set(others)) >= partners
-        ]  # fmt: skip
+        ]
         if not able:
             return dict(found)
         culprit, role = max(able)[1]

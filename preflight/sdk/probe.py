@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from preflight.sdk import prctl
 from preflight.sdk.files import state_of
 
 ENDING = "preflight-ends"
@@ -27,7 +28,6 @@ KILL_S, SLEEP_S = 1.0, 0.2
 DRIVERS = "/dev/nvidia"
 """How the names of a GPU driver's device files begin."""
 _NAME_BYTES, _READ_BYTES = 256, 1 << 16
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _UNKNOWN = 256
 """Stands for an exit status that the kernel does not keep, because SIGCHLD is ignored, as some launchers leave it."""
 _page: mmap.mmap | None = None
@@ -128,14 +128,13 @@ class Probe:
         global _page
         self._shared, self._rest = mmap.mmap(-1, _NAME_BYTES), b""
         self._socket, theirs = socket.socketpair()
-        import ctypes  # noqa: F401 - before the fork, and not at the start of every command
-
+        prctl.load()
         asker = os.getpid()
         with theirs:
             try:
                 self.pid = os.fork()
             except OSError as error:
-                theirs.sendall(_line({"raised": _told(error), "errno": error.errno}))
+                theirs.sendall(_line({"raised": _in_words(error), "errno": error.errno}))
             if self.pid == 0:
                 _page = self._shared
                 _live(theirs, asker, self._functions, self._at_end)
@@ -214,7 +213,7 @@ def _write(page: mmap.mmap, what: str) -> None:
     page[:] = what.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
 
-def _told(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -249,18 +248,14 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
     ("The operating system has blocked the request", driver 580)."""
     try:
         os.setsid()
-        import ctypes  # `_start` has loaded it
-
         if at_end is not None:
-            ctypes.CDLL(None).prctl(_PR_SET_NAME, ENDING.encode(), 0, 0, 0)
+            prctl.set_name(ENDING)
             signal.signal(signal.SIGTERM, lambda *_: _end_now(at_end))  # also in the middle of a call
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        else:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != asker:  # it was killed before
-                return
-        if at_end is None:
+            prctl.end_with_parent(asker, signal.SIGTERM)  # it cleans up also after an asker that was killed before
+        elif prctl.end_with_parent(asker, signal.SIGKILL):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        else:
+            return
         faulthandler.disable()
         null = os.open(os.devnull, os.O_RDWR)
         for number in map(int, os.listdir("/proc/self/fd")):
@@ -307,4 +302,4 @@ def _answers(functions: object, name: str, arguments: list[Any]) -> Iterator[byt
             value = None
         yield _line({"value": value})
     except Exception as error:
-        yield _line({"raised": _told(error)})
+        yield _line({"raised": _in_words(error)})

@@ -50,10 +50,10 @@ def _counted(path: str) -> int | None:
     return int(count[1]) if count else None
 
 
-def hit(before: int, said: str = "", number: int | None = None) -> str:
+def hit(before: int, printed: str = "", number: int | None = None) -> str:
     """The limit that was reached, in words: its value and who sets it; "" if none was. `before`: `refusals` at an
-    earlier time. `said`: what something printed or raised. `number`: an errno."""
-    if number == errno.EMFILE or "Too many open files" in said:
+    earlier time. `printed`: what something printed or raised. `number`: an errno."""
+    if number == errno.EMFILE or "Too many open files" in printed:
         return _open_files()
     if number == errno.ENFILE:
         return f"the host's fs.file-max ({read('/proc/sys/fs/file-max')}) open files are all in use"
@@ -61,8 +61,8 @@ def hit(before: int, said: str = "", number: int | None = None) -> str:
         return _of_memory()
     if refusals() > before:
         return _of_cgroup() or "a cgroup around this process refuses more processes (pids.max)"
-    if number in REFUSED or SIGNS.search(said):
-        return _of_user(is_sure=bool(THREADS.search(said))) or _of_host() or (_of_cgroup() if _is_full() else "")
+    if number in REFUSED or SIGNS.search(printed):
+        return _of_user(is_sure=bool(THREADS.search(printed))) or _of_host() or (_of_cgroup() if _is_full() else "")
     return ""
 
 

@@ -20,7 +20,7 @@ CURES = {
 """Fixes by `Connection["kind"]`."""
 
 
-def told(failed: Sequence[Connection]) -> str:
+def describe(failed: Sequence[Connection]) -> str:
     """ "10.0.0.1 (connection refused after 0.0 s)", or several of these."""
     return ", ".join(
         f"{connection['address']} ({connection['error']} after {connection['seconds']:.1f} s)" for connection in failed
@@ -36,7 +36,7 @@ def why(reach: Reach, name: str, port: int) -> str:
     if tcp.used(reach["connections"]):
         return ""
     loopback = all(tcp.is_loopback(connection["address"]) for connection in reach["connections"])
-    return f"no connection to port {port} of {told(reach['connections'])}" + (
+    return f"no connection to port {port} of {describe(reach['connections'])}" + (
         f": {name} is this host itself here" if loopback else ""
     )
 

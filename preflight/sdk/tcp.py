@@ -70,8 +70,8 @@ def reach(name: str, port: int, patience_s: float, doing: Callable[[str], None] 
     resolved = in_time({name: partial(resolve, name, port)}, patience_s)
     seconds, targets, why = resolved.get(name, (None, {}, ""))
     doing(f"connecting to {name}:{port}")
-    made = in_time({text: partial(connect, to, patience_s) for text, to in targets.items()}, 1.2 * patience_s)
-    connections = [made.get(text) or _late(text, 1.2 * patience_s) for text in targets]
+    tried = in_time({text: partial(connect, to, patience_s) for text, to in targets.items()}, 1.2 * patience_s)
+    connections = [tried.get(text) or _late(text, 1.2 * patience_s) for text in targets]
     return {"resolved_s": seconds, "unresolved": why, "connections": connections}
 
 
@@ -120,7 +120,7 @@ def connect(target: Target, patience_s: float) -> Connection:
     """Opens and closes a connection without sending anything: torch's store accepts that silently."""
     family, place = target
     address = plain(str(place[0]))
-    made: Connection = {"address": address, "seconds": patience_s, "source": "", "error": "", "kind": ""}
+    connection: Connection = {"address": address, "seconds": patience_s, "source": "", "error": "", "kind": ""}
     end = time.perf_counter() + patience_s
     for _ in range(TRIES):
         start = time.perf_counter()
@@ -129,15 +129,18 @@ def connect(target: Target, patience_s: float) -> Connection:
                 client.settimeout(max(0.001, end - start))
                 client.connect(place)
                 took = time.perf_counter() - start
-                made |= {"seconds": min(made["seconds"], took), "source": plain(str(client.getsockname()[0]))}
+                connection |= {
+                    "seconds": min(connection["seconds"], took),
+                    "source": plain(str(client.getsockname()[0])),
+                }
         except OSError as error:
-            if not made["source"]:
-                made |= {"seconds": time.perf_counter() - start, "error": (error.strerror or str(error)).lower()}
-                made["kind"] = kind(error)
+            if not connection["source"]:
+                connection |= {"seconds": time.perf_counter() - start, "error": (error.strerror or str(error)).lower()}
+                connection["kind"] = kind(error)
             break
         if took <= QUICK_S:
             break
-    return made
+    return connection
 
 
 def is_silent(connection: Connection) -> bool:

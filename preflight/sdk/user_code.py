@@ -96,10 +96,10 @@ class UserCode:
                 kind = type(function).__name__
                 raise _at(module, f"{self.function} is of type {kind}, expected a function or a class")
             _takes_no_arguments(function, self.function)
-            made = function()
-            if made is None and not may_be_none:
+            result = function()
+            if result is None and not may_be_none:
                 _refuse(function, f"{self.function}() returns None: is a return missing?")
-        return made
+        return result
 
     def named(self) -> Any:
         """The named object itself, without calling it. Raises UserError."""
@@ -258,8 +258,8 @@ def _refuse(function: Callable[..., Any], sentence: str) -> NoReturn:
 
 
 def _shown(path: str) -> str:
-    path, here = os.path.realpath(path), os.path.realpath(os.getcwd())
-    return os.path.relpath(path, here) if path.startswith(os.path.join(here, "")) else path
+    path, folder = os.path.realpath(path), os.path.realpath(os.getcwd())
+    return os.path.relpath(path, folder) if path.startswith(os.path.join(folder, "")) else path
 
 
 # Whose line it was
@@ -280,26 +280,26 @@ class _Blame:
         may_be_the_users = isinstance(error, kinds) and not isinstance(error, UserError | Skip)
         if error is None or not may_be_the_users or out_of_a_collective(error):
             return
-        place, said = self._told(error, trace and trace.tb_frame)
+        place, reason = self._place_and_reason(error, trace and trace.tb_frame)
         if place is not None:
-            raise UserError(f"{place}: {said}", place.file, place.line) from error
+            raise UserError(f"{place}: {reason}", place.file, place.line) from error
         if self._always:
-            raise UserError(f"{self._code}: {said}") from error
+            raise UserError(f"{self._code}: {reason}") from error
 
-    def _told(self, error: BaseException, own: FrameType | None) -> tuple[CodePlace | None, str]:
+    def _place_and_reason(self, error: BaseException, own: FrameType | None) -> tuple[CodePlace | None, str]:
         """The user's innermost line in the exception or one of its causes, and what was raised. `own`: the frame with
         the `with` statement, which is the check's."""
         if isinstance(error, SyntaxError) and error.filename and self._code.is_own(error.filename, ""):
-            return CodePlace(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
+            return CodePlace(_shown(error.filename), error.lineno or 1, ""), _reason(error)  # it has no frame yet
         raised: BaseException | None = error
         for _ in range(10):  # exceptions may name each other in a ring
             worker = Worker.of(raised)
             if raised and worker and (place := self._code.innermost(worker.frames)):
-                return place, _said(raised)
+                return place, _reason(raised)
             if place := self._code.innermost(_frames(raised, own)):
-                return place, _said(error)
+                return place, _reason(error)
             raised = raised and (raised.__cause__ or raised.__context__)
-        return None, _said(error)
+        return None, _reason(error)
 
 
 def _frames(error: BaseException | None, own: FrameType | None) -> list[Frame]:
@@ -325,11 +325,11 @@ def _function_name(qualified: str) -> str:
     return re.sub(r"\.?<(?!lambda)\w+>", "", qualified).replace("..", ".").strip(".")
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({'' if error.code is None else repr(error.code)})"
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
     if worker := Worker.of(error):
-        return f"{worker.said} (in {worker.name})"
+        return f"{worker.message} (in {worker.name})"
     return f"{type(error).__name__}: {first_words(error)}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from preflight.sdk import relay, system_call
+from preflight.sdk import prctl, relay, system_call
 from preflight.sdk.relay import Relay
 from preflight.sdk.system_call import FileWait, not_answered
 
@@ -27,7 +27,6 @@ LOOK_S, END_S = 0.25, 2.0
 """Between two looks at the child; and how long it may take to end after a signal."""
 UNFINISHED = 3
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 def run(command: Callable[[], NoReturn], name: str, given: list[str]) -> NoReturn:
@@ -42,7 +41,8 @@ def run(command: Callable[[], NoReturn], name: str, given: list[str]) -> NoRetur
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         command()
     if pid == 0:
-        _die_with(parent)
+        if not prctl.end_with_parent(parent, signal.SIGKILL):
+            os._exit(UNFINISHED)
         for pipe in relays:
             pipe.take()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -53,14 +53,6 @@ def run(command: Callable[[], NoReturn], name: str, given: list[str]) -> NoRetur
     except RuntimeError:
         _give_up(pid, "preflight: no thread can be started (ulimit -u, pids.max), so there is no answer\n")
     _watch(pid, relays, name, given)
-
-
-def _die_with(parent: int) -> None:
-    import ctypes  # not before the fork: most commands need it nowhere else
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(UNFINISHED)
 
 
 def _watch(pid: int, relays: list[Relay], name: str, given: list[str]) -> NoReturn:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from preflight._version import __version__
+from preflight._version import VERSION
 from preflight.results.report import CheckEntry, Report
 
 MOST = 1024 * 1024
@@ -35,7 +35,7 @@ def send(url: str, token_path: str | None, report: Report, end: float) -> None:
     """Retries until `end` on the monotonic clock. Raises OSError or ValueError that says why the last try failed."""
     body = packed(report)
     headers = {
-        "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{__version__}",
+        "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{VERSION}",
         "Idempotency-Key": report.run,
     }  # fmt: skip
     if token_path:

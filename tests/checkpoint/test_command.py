@@ -118,7 +118,7 @@ def test_codes_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     main._dispatch(["describe", "preflight.checkpoint.truncated"])
     assert capsys.readouterr().out.startswith("preflight.checkpoint.truncated\n  A file ends before")
     with pytest.raises(UsageError, match=r"did you mean preflight.checkpoint.truncated"):
-        main._dispatch(["describe", "preflight.checkpoint.tron"])
+        main._dispatch(["describe", "preflight.checkpoint.truncate"])
 
 
 HOSTILE = {

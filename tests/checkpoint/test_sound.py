@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.checkpoint import inert_pickle, torch_file
+from preflight.checkpoint import pickled_names, torch_file
 from tests.checkpoint import models, saved
 from tests.checkpoint.saved import look, net, shards, write_safetensors
 
@@ -127,7 +127,7 @@ def test_a_generator_of_numpys_is_no_object_of_a_strangers(tmp_path: Path) -> No
     text = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR."
     _, names = torch_file.unpickled(io.BytesIO(text))
     assert names == {"numpy.core.multiarray._reconstruct", "numpy.ndarray"}
-    assert all(map(inert_pickle.is_plain, names)) and not any(map(inert_pickle.runs_code, names))
+    assert all(map(pickled_names.is_plain, names)) and not any(map(pickled_names.runs_code, names))
 
 
 def test_what_it_reads_it_does_not_change(tmp_path: Path) -> None:

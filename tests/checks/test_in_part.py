@@ -7,6 +7,7 @@ import pytest
 
 from preflight import testing
 from preflight.checks.comm import paths
+from preflight.checks.comm.paths import timed
 from preflight.checks.node import leftovers
 from preflight.checks.train import fsdp, speed
 from preflight.checks.train.model import traits
@@ -25,17 +26,17 @@ def timings(*late: int) -> dict[int, Any]:
         {
             "variant": variant,
             "seconds": None if number in late else 0.01,
-            "failed": paths.NO_TIME if number in late else "",
+            "failed": timed.NO_TIME if number in late else "",
         }
-        for number, variant in enumerate(paths.RUNS)
+        for number, variant in enumerate(timed.RUNS)
     ]
-    return {rank: {"bytes": paths.SIZE, "timings": listed} for rank in range(2)}
+    return {rank: {"bytes": timed.SIZE, "timings": listed, "trials": [], "pairs": []} for rank in range(2)}
 
 
 def test_ways_of_nccl_for_which_there_was_no_time() -> None:
     assert in_part(paths, timings(), backend="nccl") == []
-    ((code, text),) = in_part(paths, timings(len(paths.RUNS) - 1), backend="nccl")
-    assert code == "comm.paths.not_timed" and paths.RUNS[-1] in text
+    ((code, text),) = in_part(paths, timings(len(timed.RUNS) - 1), backend="nccl")
+    assert code == "comm.paths.not_timed" and timed.RUNS[-1] in text
 
 
 def test_processes_that_this_user_may_not_look_at() -> None:

@@ -1,5 +1,6 @@
 """`preflight gate`: 1 only for a failure that this run has found, whatever happens to it."""
 
+import contextlib
 import json
 import os
 import re
@@ -118,9 +119,13 @@ def test_after_ctrl_c_the_job_does_not_start(tmp_path: Path) -> None:
     with subprocess.Popen(
         words, cwd=tmp_path, env=running.environment(), text=True, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
-        assert process.stdout and process.stdout.readline() == "begun\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == 128 + signal.SIGINT
+        try:
+            assert process.stdout and process.stdout.readline() == "begun\n"
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(30) == 128 + signal.SIGINT
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_the_reason_is_the_only_line_on_stdout(tmp_path: Path) -> None:

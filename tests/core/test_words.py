@@ -21,6 +21,19 @@ def test_a_long_list_says_how_many_more_there_are(names: str, expected: str) -> 
 def test_lists_inside_lists_have_other_separators() -> None:
     assert words.some("abc", last=", ") == "a, b, c"
     assert words.some(range(2000), 2, "; ") == "0; 1; and 1,998 more"
+    assert words.clauses(["a, b", "c"]) == "a, b; c"
+    assert words.clauses(range(2000), 2) == "0; 1; and 1,998 more"
+
+
+def test_names_are_counted_and_the_first_ones_named() -> None:
+    assert words.examples(["a", "b"]) == "2 (a, b)"
+    assert words.examples(["norm"], "module") == "1 module (norm)"
+    assert words.examples(list("abcd"), "module") == "4 modules (a, b, c, ...)"
+
+
+def test_each_unit_of_rates_has_its_own_function() -> None:
+    assert words.rate(40e9) == words.rate_of_gb(40) == "40 GB/s"
+    assert [words.link_rate(mbit) for mbit in (100, 2_500, 100_000)] == ["100 Mb/s", "2.5 Gb/s", "100 Gb/s"]
 
 
 @pytest.mark.parametrize(

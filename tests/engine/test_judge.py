@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import json, os, signal, sys, time
-from preflight.check import Group, Job, Level, Node, Outcome, Plan, Scope
+from preflight.check import After, Group, Job, Level, Node, Outcome, Plan, Scope
 from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.engine.event_loop import EventLoop
@@ -38,7 +38,7 @@ for check in checks:
     for rank in range(ranks):
         book.add(check, [rank], json.dumps({"of": check, "rank": rank}))
     source = Source(check, "file" if check.startswith("plugin") else "builtin", "there")
-    spec = Spec(source, "", Plan(Scope.RANK, Level.QUICK, reads=("a.read",)))
+    spec = Spec(source, "", Plan(Scope.RANK, Level.QUICK, after={"a.read": After.READS}))
     outcomes = {rank: Outcome("measured", 1.0) for rank in range(ranks)}
     answer = judge_process.ask(spec, outcomes, [Group("rack 7", ("n",))])
     told.append(answer.value if isinstance(answer, Returned) else {"failure": str(answer.kind)})

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -59,12 +61,20 @@ def run(
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            code = rank.wait(float(deadline) + running.PATIENCE_S)
-        except subprocess.TimeoutExpired:  # the kernel holds it until the file system is gone
+        end = time.monotonic() + float(deadline) + running.PATIENCE_S
+        while rank.poll() is None and not _is_killed(rank.pid) and time.monotonic() < end:
+            time.sleep(0.05)  # the kernel tells nobody of a signal that waits
+        if rank.poll() is None:  # the kernel holds it until the file system is gone
             system.end()
-            code = rank.wait(running.HUNG_S)
+        code = rank.wait(running.HUNG_S)
     return code, " ".join((tmp_path / "said").read_text().split())
+
+
+def _is_killed(pid: int) -> bool:
+    """Whether SIGKILL waits for it, as for a process that is in the kernel."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    waiting = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.MULTILINE)
+    return any(int(signals, 16) >> (signal.SIGKILL - 1) & 1 for signals in waiting)
 
 
 def is_told(row: str, tmp_path: Path) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.explain import console
 from preflight.explain.command import explain_paths
-from preflight.results import report
+from preflight.results.report import Report
 
 AGENT = "E1126 08:41:5{}.549000 9563 torch/distributed/elastic/multiprocessing/api.py:1002]"
 BOX = ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "Root Cause (first observed failure):",
@@ -29,17 +29,17 @@ def exited(at: int = 1) -> str:
     return f"{AGENT.format(at)} failed (exitcode: 1) local_rank: 1 (pid: {9000 + at}) of binary: /usr/bin/python3"
 
 
-def explained(tmp_path: Path, *texts: str) -> report.Report:
+def explained(tmp_path: Path, *texts: str) -> Report:
     log = tmp_path / "job.log"
     log.write_text("".join(f"{text}\n" for text in texts))
     return explain_paths([str(log)])
 
 
-def attempts(made: report.Report) -> list[str]:
+def attempts(made: Report) -> list[str]:
     return [finding.message for finding in made.findings if finding.code == "explain.attempt"]
 
 
-def first(made: report.Report) -> str:
+def first(made: Report) -> str:
     return next(iter(made.findings)).code.removeprefix("explain.")
 
 
@@ -60,7 +60,7 @@ EARLY, LATE = ([OUT.format(minute, step, step) for step in range(4)] for minute 
 ERR = [*raised("ValueError: bad batch"), exited(1)]
 
 
-def of_two_files(tmp_path: Path, out: list[str], err: list[str]) -> report.Report:
+def of_two_files(tmp_path: Path, out: list[str], err: list[str]) -> Report:
     for name, lines in (("job.out", out), ("job.err", err)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     return explain_paths([str(tmp_path)])
@@ -142,14 +142,14 @@ def test_a_time_limit_after_a_restart_is_what_ended_the_job(tmp_path: Path) -> N
     assert len(attempts(made)) == 2
 
 
-@pytest.mark.parametrize("end", [REQUEUE, NODE_FAIL])
-def test_a_job_that_slurm_requeued(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(("end", "slug"), [(REQUEUE, "external_signal"), (NODE_FAIL, "node_lost")])
+def test_a_job_that_slurm_requeued(tmp_path: Path, end: str, slug: str) -> None:
     well = explained(tmp_path, *STEPS, end, *STEPS)
-    assert well.exit_code == 0 and attempts(well)[0].startswith("attempt 1 of 2 failed (external_signal)")
+    assert well.exit_code == 0 and attempts(well)[0].startswith(f"attempt 1 of 2 failed ({slug})")
     failed = explained(tmp_path, *STEPS, end, *STEPS, OUT_OF_MEMORY)
     assert (first(failed), len(attempts(failed))) == ("gpu_oom", 2)
     alone = explained(tmp_path, *STEPS, end)
-    assert (first(alone), attempts(alone)) == ("external_signal", [])
+    assert (first(alone), attempts(alone)) == (slug, [])
 
 
 def test_several_steps_of_srun_in_one_log(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.cli import arguments
@@ -18,7 +17,7 @@ from preflight.errors import UsageError
 from preflight.explain import command, console, inputs, output
 from preflight.results import report_files
 from preflight.results.report import Report, UnreadFile
-from tests.made import SCHEMA
+from tests.made import assert_valid
 from tests.pages import Page
 
 FAILED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 10, in <module>\n[rank3]: {}\n'
@@ -37,7 +36,7 @@ def explain(*words: str) -> int:
 
 def explained(*words: str) -> Report:
     made = command.explain_paths(words)
-    jsonschema.validate(made.to_json(), SCHEMA)
+    assert_valid(made)
     report_files.as_text(made)  # raises for NaN
     return made
 

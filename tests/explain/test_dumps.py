@@ -1,5 +1,7 @@
 """Flight-recorder dumps of a hang: which ranks are out of step, and which are waited for."""
 
+from typing import Any
+
 import pytest
 
 from tests.explain.made_dumps import FIRST, IN_IT, NOW_S, Entry, Told, call, dump, of
@@ -55,6 +57,44 @@ def test_a_rank_still_inside_what_the_others_have_left_is_stuck(told: Told) -> N
     (candidate,) = told({0: ahead, 1: IN_IT, 2: ahead, 3: ahead})
     assert (candidate.slug, candidate.where) == ("slow_rank_timeout", {"rank": 1})
     assert candidate.message.startswith("rank 1 was still inside all_reduce of 8 float32 #2, and not inside barrier")
+
+
+EXPERTS = {"1": [0, 1, 2, 3], "2": [0, 1], "3": [2, 3]}
+"""Of a mixture of experts: a group over all, and two of pairs."""
+
+
+def of_experts(rank: int, stuck: int | None, *, upto: int = 3) -> dict[str, Any]:
+    """Calls of both groups by turns. A GPU that is `stuck` has them all queued; the others wait in the last ones."""
+    pair = ("2", "0-1") if rank < 2 else ("3", "2-3")
+    entries = []
+    for number in range(1, upto + (rank != stuck)):
+        over = rank != stuck and number < upto
+        entries.append(of("1", "0-3", call(2 * number, "all_to_all", over=over, collective_seq_id=number)))
+        entries.append(of(*pair, call(2 * number + 1, "_all_gather_base", over=over, collective_seq_id=number)))
+    mine = {name: ranks for name, ranks in EXPERTS.items() if rank in ranks}
+    return dump(*entries, groups=mine)
+
+
+@pytest.mark.parametrize("stuck", [0, 2, 3])
+def test_what_a_gpu_that_hangs_has_queued_in_other_groups_is_no_wait(told: Told, stuck: int) -> None:
+    (candidate,) = told({rank: of_experts(rank, stuck) for rank in range(4)})
+    assert (candidate.slug, candidate.where) == ("slow_rank_timeout", {"rank": stuck})
+    assert (
+        f"rank {stuck} was still inside all_to_all" in candidate.message and "look at that rank's GPU" in candidate.fix
+    )
+    assert stuck not in candidate.ranks
+
+
+def test_a_rank_that_waits_first_in_another_group_is_not_to_blame(told: Told) -> None:
+    """Rank 2 waits for rank 3 in their pair, and has queued the call in which all others wait behind it."""
+    by_rank = {rank: of_experts(rank, None) for rank in range(4)}
+    pair = of("3", "2-3", call(1, "_all_gather_base", over=False, collective_seq_id=1))
+    behind = [of("1", "0-3", call(number, "all_to_all", over=False, collective_seq_id=number)) for number in (2, 3)]
+    groups = {name: ranks for name, ranks in EXPERTS.items() if 2 in ranks}
+    first = of("1", "0-3", call(1, "all_to_all", collective_seq_id=1))
+    by_rank[2] = dump({**first, "time_created_ns": 1}, pair, *behind[:1], groups=groups)
+    found = told(by_rank)
+    assert all(candidate.where != {"rank": 2} or candidate.weight < 70 for candidate in found)
 
 
 def test_a_rank_without_a_dump_is_the_one_that_the_others_wait_for(told: Told) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from preflight.explain.artifacts import dumps, plain_pickle
-from preflight.explain.artifacts.plain_pickle import RefusedFile
+from preflight.explain.artifacts import dumps
+from preflight.sdk import pickles
+from preflight.sdk.pickles import RefusedFile
 from tests.explain.made_dumps import IN_IT, call, dump
 
 
@@ -46,11 +47,11 @@ def test_dumps_of_torchcomms_are_not_compared_by_their_numbers(tmp_path: Path) -
 
 
 def test_the_second_lock_holds_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_pickle, "_check_opcodes", lambda _: None)
+    monkeypatch.setattr(pickles, "_check_opcodes", lambda _: None)
     mark = tmp_path / "ran"
     for data in (*(pickle.dumps(Harmful(mark), protocol) for protocol in range(6)), b"P1\n.", b"K\x01Q.", b"\x82\x01."):
         with pytest.raises(RefusedFile, match="is a broken pickle"):
-            plain_pickle.loads(data)
+            pickles.load_plain(data)
     assert not mark.exists()
 
 
@@ -78,7 +79,7 @@ def test_what_is_no_dump_is_one_sentence(tmp_path: Path, data: bytes) -> None:
 
 def test_a_place_far_off_in_the_memo_is_refused_before_memory_is_taken() -> None:
     with pytest.raises(RefusedFile, match="LONG_BINPUT at byte 3"):
-        plain_pickle.loads(b"\x80\x02]r\x00\x00\x00\x40.")
+        pickles.load_plain(b"\x80\x02]r\x00\x00\x00\x40.")
 
 
 def test_a_dump_of_a_billion_shared_lists_takes_no_time(tmp_path: Path) -> None:

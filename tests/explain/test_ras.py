@@ -114,7 +114,8 @@ def test_a_process_that_ras_calls_dead_in_text_is_told(tmp_path: Path) -> None:
     dead = "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n"
     (tmp_path / "ras.txt").write_text(f"{text}Errors\n======\n\n{dead}  Process 4102 on node 10.0.0.2 managing GPU 0\n")
     (found,) = explain_paths([str(tmp_path)]).findings
-    assert (found.code, found.severity) == ("explain.slow_rank_timeout", "fail") and "given up 1" in found.message
+    assert (found.code, found.severity) == ("explain.slow_rank_timeout", "fail") and "process 4102" in found.message
+    assert found.where == {"node": "10.0.0.2", "gpu": 0}
 
 
 def test_a_cut_answer_is_said_to_be_broken(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from preflight.explain.command import explain_paths
 from tests import explained_logs
 from tests.explained_logs import Judged
-from tests.made import SCHEMA
+from tests.made import assert_valid
 
 pytestmark = pytest.mark.skipif(not explained_logs.LOGS.is_dir(), reason="no real logs lie in ../shared/nccl_logs")
 FEWEST = 0.95
@@ -57,7 +56,7 @@ def test_a_prefix_that_each_line_has_changes_nothing(logs: list[Judged], prefix:
 
 def test_every_report_keeps_its_contract(logs: list[Judged]) -> None:
     for log in logs:
-        jsonschema.validate(log.report.to_json(), SCHEMA)
+        assert_valid(log.report)
         for finding in log.report.findings:
             assert "{" not in finding.message and finding.fix, finding
             assert finding.evidence["lines"], finding

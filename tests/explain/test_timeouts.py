@@ -245,3 +245,11 @@ def test_a_copy_of_a_log_is_no_second_hang() -> None:
     texts = [timeout(rank) for rank in range(8) if rank != 5]
     found = conclude(lines(texts, "all.log"), *(lines([text], f"{at}.log") for at, text in enumerate(texts)))
     assert conclusion(found) == ("slow_rank_timeout", "medium", 5) and len(found) == 1
+
+
+def test_a_number_that_stands_for_an_unknown_one_is_not_said() -> None:
+    text = timeout(0).replace(
+        "NumelIn=4096, NumelOut=4096", "NumelIn=18446744073709551615, NumelOut=18446744073709551615"
+    )
+    found = conclude(lines([text, text.replace("[rank0]", "[rank1]")]))
+    assert found[0].slug == "slow_rank_timeout" and "elements" not in found[0].message and "184" not in found[0].message

@@ -58,7 +58,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     ),
     (
         _one("sum_sent_off", "One element is altered before it is summed: only sums of fewer ranks say whose it was.",
-             "all_reduce", "0,2", says="summed in smaller groups it is wrong in each of 2 with rank 1"),
+             "all_reduce", "0,2", says="with rank 1 and different ranks, and right without rank 1"),
         _one("gather_off_once", "One element is wrong on one rank, once, and right when it is computed again.",
              "all_gather", says="it was wrong once: the fault is intermittent"),
         _one("late_once", "A rank computes 100 ms longer in each step, and no more when all do it again.", "all_reduce",
@@ -75,7 +75,7 @@ SLOW = tuple(
     elsewhere(
         f"comm_slow_link_{name}",
         f"The link between two nodes carries 80 Mbit/s, and more in the run that is the baseline ({name}).",
-        f"`tc tbf` at 80 Mbit/s on eth0 of both, and `--set comm.{name}.min_gb_per_s=0.015`",
+        f"`tc tbf` at 80 Mbit/s on eth0 of both; `--set comm.{name}.min_gb_per_s=0.015`, `baseline_share=0.5`",
         f"warn comm.{name}.too_slow", f"warn comm.{name}.below_expected", f"warn comm.{name}.slower_than_baseline",
         culprit={}, exit_code=0,
     )

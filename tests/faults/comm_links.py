@@ -4,6 +4,22 @@ from typing import Any
 
 from tests.faults.row import Fault, elsewhere
 
+FIRST = (
+    ("first_p2p", "A job's first all-reduce hangs, since its GPUs cannot reach each other.",
+     "whose all-reduces hang unless P2P is off", "without P2P", "timed_out", False),
+    ("first_shm", "A job's first all-reduce hangs over shared memory.",
+     "whose all-reduces hang unless shared memory is off", "without shared memory", "timed_out", False),
+    ("first_cumem", "A job's first all-reduce hangs over cuMem on the host.",
+     "whose all-reduces hang unless cuMem is off", "without cuMem", "timed_out", True),
+    ("first_hangs_in_plugin", "A job's first all-reduce hangs in a network plugin.",
+     "whose all-reduces hang unless no plugin is loaded", "without plugins", "timed_out", True),
+    ("first_hangs_on_interface", "A job's first all-reduce hangs over the host's own address.",
+     "whose all-reduces hang unless loopback is chosen", "over loopback", "timed_out", True),
+    ("first_wrong", "A job's first sums are wrong over P2P.",
+     "one of whose sums is wrong unless P2P is off", "without P2P", "wrong_sum", False),
+)  # fmt: skip
+"""(name, story, how, what works, what comm.init says, more): a first collective that has an answer."""
+
 ALL: tuple[Fault, ...] = ()
 """Driven by tests/test_faults.py."""
 EGRESS = "`tc tbf` at 200 Mbit/s on its {}"
@@ -20,6 +36,19 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("broken_path", "One NCCL transport hangs on one rank.",
               "a stand-in for NCCL, whose all-reduces sleep for ever on rank 1 unless NVLS is off",
               "fail comm.paths.broken", culprit={}, says="an all-reduce fails as the job runs it (rank"),
+    *(elsewhere(name, story, f"a stand-in for NCCL, {how}", "fail comm.paths.broken", f"fail comm.init.{init}",
+                culprit={}, says=f"and works {works}, twice", more=more)
+      for name, story, how, works, init, more in FIRST),
+    elsewhere("first_pair", "A job's first all-reduce hangs, since two of four GPUs cannot reach each other.",
+              "a stand-in for NCCL, whose all-reduces hang where ranks 1 and 3 are in the group, unless P2P is off",
+              "fail comm.paths.broken", "fail comm.init.timed_out", culprit={"link": "rank 1 and rank 3"},
+              says="and works without P2P, twice; of 6 pairs of GPUs 1 cannot do it"),
+    elsewhere("hangs_when_large", "All-reduces hang from 1 MiB on.",
+              "a stand-in for NCCL, whose large all-reduces hang unless P2P is off", "fail comm.paths.broken",
+              culprit={}, more=True, says="and works without P2P, twice",
+              also=("fail gpu.inventory.no_gpu", "fail comm.transports.timed_out", "error comm.transports.timed_out",
+                    "error comm.all_reduce.timed_out", "fail comm.all_reduce.timed_out",
+                    "error preflight.run.deadline")),
     # tests/checks/comm/test_slow_link.py
     _row("rails_slower", "All links are slow, and were not so in the run that is the baseline.",
          "`tc tbf` at 80 Mbit/s on eth0 of all hosts", "comm.rails.slower_than_baseline"),

@@ -100,7 +100,7 @@ PLUGINS = (
         "needs_typo",
         "A plugin needs a check that there is not.",
         "raised",
-        "PLAN.needs names env.lunch, which is not a check",
+        "PLAN.after names env.lunch, which is not a check",
     ),
     _plugin(
         "scope_typo",

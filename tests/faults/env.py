@@ -66,7 +66,7 @@ LAUNCH = (
     in_check("launch_openmp_core", "A variable of OpenMP binds each rank to the same core when torch is imported.",
              "`OMP_PROC_BIND=close` on both, with two CPUs or more", "warn env.launch.shared_cores", only="env.launch",
              world=2, environ={"OMP_PROC_BIND": "close"}, culprit={}, noticed_by="0-1",
-             says="ranks 0-1 share core "),
+             says="ranks 0-1 share core ", more=True),
 )  # fmt: skip
 
 ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE, *LAUNCH)

@@ -126,6 +126,9 @@ KERNEL_ELSEWHERE = (
             "firmware has failed, a link that flaps, and a driver of another version.", _LOG, "warn aer", "warn hung",
             "warn out_of_memory", "warn memory_error", "warn throttled", "warn nic", "warn link_down", "warn mismatch",
             says="tasks hung in the kernel: python3 ("),
+    _kernel("storage", "The kernel hit a bug, a disk has errors, an NFS server does not answer, and no more files can "
+            "be opened.", _LOG, "warn kernel_bug", "warn disk", "warn file_server", "warn open_files",
+            says="the NFS server 10.7.192.16 does not answer, "),
     _kernel("apart", "GPUs and network cards do not reach each other (and no fabric manager runs, if that is seen).",
             "trees of files over /sys and /proc: a proprietary driver on an old kernel, ACS, an IOMMU, an NVSwitch",
             "warn peermem", "warn acs", "warn iommu", also=("fail node.kernel.fabric_manager",), exit_code=1,

@@ -36,7 +36,7 @@ ELSEWHERE: tuple[Fault, ...] = (
          "fail etcd_v2", culprit={}, world=1, says="does not serve version 2 of its API, which torch needs"),
     _row("etcd_secure", "etcd wants TLS, and torchrun is told nothing of it.", "a real etcd with --auto-tls",
          "fail etcd_secure", culprit={}, world=1, says="wants TLS, expected plain HTTP"),
-    _row("etcd_other", "Another web server has etcd's port.", "python -m http.server", "fail not_etcd", culprit={},
+    _row("not_etcd", "Another web server has etcd's port.", "python -m http.server", "fail not_etcd", culprit={},
          world=1, says="answers /version with status 404, expected etcd's own version"),
     _row("etcd_stale", "An earlier job with the same --rdzv-id has left its rendezvous in etcd.",
          "the key that torch writes, in a real etcd", "warn etcd_stale", culprit={}, world=1,

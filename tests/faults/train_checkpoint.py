@@ -90,7 +90,7 @@ ELSEWHERE: tuple[Fault, ...] = (
            says="full.pt, written by rank 0, has other contents in its "),
     _there("one_shard_flips", "A bit of one rank's shard is turned when it is read.", "the same on READ of one file",
            "fail damaged", culprit={"file": "__1_0.distcp"},
-           says="__1_0.distcp, written by rank 1, has other contents in its "),
+           says="__1_0.distcp, written by rank 1, has other contents in its ", more=True),
     _there("no_rename", "The folder's file system has no rename.", "`sick.no_rename`", "fail unsafe", culprit={},
            says="has no rename (Function not implemented), expected both"),
     _there("slow_node", "A node writes far slower than the others.", f"`sick.slow_fsync@1` {_NODE_1}: 1 s more",

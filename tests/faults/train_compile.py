@@ -23,7 +23,7 @@ def _on_rank_1(name: str, story: str, deed: str, *finds: str, **more: Any) -> Fa
 ALL: tuple[Fault, ...] = (
     _of("not_exchanged", "a compiled step passes DDP by, so no gradients are exchanged.", "`sick.compiles_inside`",
         "fail train.compile.not_exchanged", environ=sick("compiles_inside"), culprit={"step": 0}, noticed_by="0-1",
-        says="under torch.compile (ddp) the gradient norm at step 0 is"),
+        says="under torch.compile (ddp) the gradient norm at step 0 is", more=True),
     _on_rank_1("wrong_value", "a graph of one rank computes a number that is 0.1% too large.", "compiles_wrong",
                "fail train.compile.wrong_step", world=3, culprit={"rank": 1, "step": 0}, noticed_by="0,2", more=True,
                says="under torch.compile (ddp) the norm of its own gradient at step 0"),

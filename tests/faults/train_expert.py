@@ -13,7 +13,7 @@ def _of(name: str, story: str, deed: str, *finds: str, **more: Any) -> Fault:
 
 ALL: tuple[Fault, ...] = (
     _of("times_ranks", "experts' gradients are summed over the ranks, not averaged.", "experts_summed",
-        "fail train.expert.wrong_exchange", says=".experts."),
+        "fail train.expert.wrong_exchange", says=".experts.", more=True),
     _of("router_detached", "the router's weights are sent without their gradient.", "router_detached",
         "fail train.expert.wrong_exchange", says="router.weight"),
     _of("tokens_swapped", "what one rank sends to the all-to-all arrives in another order.", "tokens_swapped@1",

@@ -337,6 +337,18 @@ def test_a_start_that_the_runs_deadline_cut_short_is_no_fault_of_the_network() -
     assert found.severity == "fail" and "network" in found.fix
 
 
+def test_who_is_met_at_work_when_the_runs_time_is_over_is_not_blamed() -> None:
+    """Seen on three sound ranks at load 15: one had ended, two were in their own code."""
+    at_work = Outcome("timed_out", 7.9, state="R", cut_short=True, doing="step 0: backward")
+    waiting = replace(at_work, state="S", doing="step 0: forward")
+    (found,) = blame.findings("a.b", Scope.WORLD, {0: at_work, 1: waiting, 2: Outcome("measured")}, JOB)
+    assert (found.severity, found.where, found.code) == ("error", {}, "a.b.timed_out")
+    assert "rank 0: measure() did not end" in found.message and "step 0: forward" in found.message
+    stopped = replace(at_work, state="T")
+    (found,) = blame.findings("a.b", Scope.WORLD, {0: stopped, 1: replace(waiting, collective=in_())}, JOB)
+    assert found.where["rank"] == 0, "who is stopped is known"
+
+
 @pytest.mark.parametrize(
     ("outcome", "is_cut_short"),
     [
@@ -352,7 +364,7 @@ def test_what_a_deadline_ended_that_the_run_made_shorter(outcome: Outcome, is_cu
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "is_open"),
+    ("outcomes", "is_needed"),
     [
         ({0: MEASURED, 1: MEASURED}, False),
         ({0: HEARD, 1: WAITS}, True),
@@ -362,9 +374,9 @@ def test_what_a_deadline_ended_that_the_run_made_shorter(outcome: Outcome, is_cu
     ids=["all is sound", "only victims", "one is dead", "one waits elsewhere"],
 )
 def test_what_others_recorded_is_asked_for_where_no_sure_sign_says_why(
-    outcomes: dict[int, Outcome], is_open: bool
+    outcomes: dict[int, Outcome], is_needed: bool
 ) -> None:
-    assert blame.is_open(outcomes) is is_open
+    assert blame.needs_more_evidence(outcomes) is is_needed
 
 
 def test_of_two_ranks_the_one_behind_is_not_the_culprit() -> None:

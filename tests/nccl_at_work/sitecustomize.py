@@ -2,7 +2,7 @@
 NCCL's would. In the folder PREFLIGHT_TEST_NCCL: RANK.log is that log; RANK.error is what init_process_group raises.
 Where PREFLIGHT_TEST_BOOTSTRAP is an address, the ranks first meet as NCCL's do, over sockets of their own, and fail as
 NCCL does where one of them cannot connect. PREFLIGHT_TEST_NVML is the path of a stand-in for the driver's library,
-PREFLIGHT_TEST_LIBNCCL that of one for NCCL's own."""
+PREFLIGHT_TEST_LIBNCCL that of one for NCCL's own. PREFLIGHT_TEST_INIT_S is comm.init's deadline instead of a minute."""
 
 import ctypes
 import importlib.abc
@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,18 +64,32 @@ def _bootstrap(store: Any, rank: int, world: int, timeout_s: float) -> str:
 
 def _take_path(distributed: Any) -> None:
     """PREFLIGHT_TEST_PATH "NCCL_P2P_DISABLE=1 0.05": NCCL takes a way on which an all-reduce of 1 MiB or more lasts so
-    many seconds longer, unless that variable has that value."""
-    switch, _, seconds = os.environ.get("PREFLIGHT_TEST_PATH", "").partition(" ")
+    many seconds longer ("wrong": has one wrong sum), unless that variable has that value. A third word is the least
+    number of bytes instead, a fourth the ranks ("1,3") all of which must be in the group."""
+    switch, fault, least, ranks = [*os.environ.get("PREFLIGHT_TEST_PATH", "").split(), "", "", "", ""][:4]
     name, _, value = switch.partition("=")
-    if name and os.environ.get(name) != value:
+    if name and os.environ.get(name) != value and set(filter(None, ranks.split(","))) <= _members(distributed):
         right = distributed.all_reduce
 
-        def slow(values: Any, *arguments: Any, **options: Any) -> Any:
-            if values.numel() * values.element_size() >= 1 << 20:
-                time.sleep(float(seconds))  # the fault itself
-            return right(values, *arguments, **options)
+        def faulty(values: Any, *arguments: Any, **options: Any) -> Any:
+            is_concerned = values.numel() * values.element_size() >= int(least or 1 << 20)
+            if is_concerned and fault != "wrong":
+                time.sleep(float(fault))  # the fault itself
+            work = right(values, *arguments, **options)
+            if is_concerned and fault == "wrong":
+                values.view(-1)[0] += 1
+            return work
 
-        distributed.all_reduce = slow
+        distributed.all_reduce = faulty
+
+
+def _members(distributed: Any) -> set[str]:
+    """The job's ranks in this group."""
+    import torch
+
+    numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(numbers, torch.tensor([int(os.environ["RANK"])]))
+    return {str(number.item()) for number in numbers}
 
 
 def _patch_torch() -> None:
@@ -116,6 +131,9 @@ class _Loader(importlib.abc.Loader):
         self._own.exec_module(module)
         if module.__name__ == "preflight.check":
             module.Context.device = property(lambda _self: __import__("torch").device("cpu"))
+        elif "PREFLIGHT_TEST_INIT_S" in os.environ:
+            made: Any = module
+            made.PLAN = replace(made.PLAN, deadline_s=float(os.environ["PREFLIGHT_TEST_INIT_S"]))
 
 
 class _AtWork(importlib.abc.MetaPathFinder):
@@ -124,7 +142,7 @@ class _AtWork(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name == "preflight.engine.process_group":
             _patch_torch()
-        if name != "preflight.check":
+        if name not in ("preflight.check", "preflight.checks.comm.init"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec:

@@ -31,7 +31,7 @@ ACTIONS = {
         "gpu.released": {"memory", "recovery", "uncorrected"},
     },
     Action.REBOOT: {
-        "node.kernel": {"driver", "hung", "nic"},
+        "node.kernel": {"driver", "hung", "kernel_bug", "nic"},
         "gpu.inventory": {"count", "missing", "no_answer"},
         "gpu.health": {"no_answer"},
         "gpu.pcie": {"no_answer", "uplink"},
@@ -42,14 +42,13 @@ ACTIONS = {
         "gpu.released": {"no_answer"},
     },
     Action.REPLACE: {
-        "node.kernel": {"aer", "link_down", "memory_error", "throttled"},
+        "node.kernel": {"aer", "disk", "link_down", "memory_error", "throttled"},
         "gpu.inventory": {"memory"},
         "gpu.health": {"hot", "inforom", "remapped", "retired", "sram", "throttled"},
         "gpu.pcie": {"errors", "generation", "replays", "width"},
         "gpu.nvlink": {"errors"},
         "gpu.topology": {"far_nic"},
         "net.interfaces": {"speed"},
-        "net.mesh": {"damaged"},
         "net.rdma": {"down", "missing", "pcie", "slow"},
         "gpu.compute": {"corrupt", "unstable", "wrong_copy", "wrong_product"},
         "comm.init": {"wrong_sum"},
@@ -61,15 +60,17 @@ ACTIONS = {
         "comm.send_recv": {"wrong_result"},
         "train.alone": {"differs_from_itself", "wrong_alone"},
         "net.rdma_errors": {"link", "went_down"},
+        "net.interface_errors": {"damaged", "went_down"},
         "gpu.released": {"nvlink_errors", "pcie_errors", "throttled"},
     },
     Action.NONE: {
         "env.software": {"paths"},
+        "node.kernel": {"file_server"},
         "node.storage": {"no_answer", "node_local", "slow"},
         "gpu.health": {"corrected"},
         "gpu.nvlink": {"domains", "no_bridge"},
         "net.rendezvous": {"slow_connect"},
-        "net.mesh": {"asymmetric", "checksum", "high_latency", "loss", "silent", "slow", "untried"},
+        "net.mesh": {"asymmetric", "high_latency", "loss", "silent", "slow", "untried"},
         "gpu.compute": {"slow"},
         "comm.all_reduce": {"below_expected", "late_once", "late_rank", "slower_than_baseline", "too_slow"},
         "comm.all_gather": {"below_expected", "slower_than_baseline", "too_slow"},
@@ -90,6 +91,7 @@ ACTIONS = {
         "train.compile": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
         "train.expert": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
         "net.rdma_errors": {"retransmits"},
+        "net.interface_errors": {"checksum", "retransmits"},
         "train.model": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
         "train.speed": {"slow_path", "straggler"},
         "train.checkpoint": {"corrupts", "no_answer", "slow_node"},
@@ -98,9 +100,18 @@ ACTIONS = {
 }
 """All other codes of checks: fix_config."""
 CAUSES = {
-    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error"},
+    Action.REPLACE: {"gpu_hw_fault", "ib_fabric_error", "node_lost"},
     Action.RESTART_JOB: {"external_signal", "stray_connection"},
-    Action.NONE: {"app_crash", "launch_failed", "remote_peer_failure", "slow_rank_timeout", "unknown"},
+    Action.REBOOT: {"node_fault"},
+    Action.NONE: {
+        "app_crash",
+        "launch_failed",
+        "remote_peer_failure",
+        "service",
+        "slow_rank_timeout",
+        "storage",
+        "unknown",
+    },
 }
 """Of preflight explain; all others: fix_config."""
 BROKEN = Code("It is broken.", fix="Replace {gpu}.", action=Action.REPLACE)

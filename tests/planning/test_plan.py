@@ -1,36 +1,35 @@
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
 
 import pytest
 
-from preflight.check import Level, Plan, Scope
+from preflight.check import After, Level, Plan, Scope
 from preflight.errors import UsageError
 from preflight.planning import plan
 from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.registry import Source, Spec
 
 
-def spec(id_: str, level: Level = Level.STANDARD, **more: tuple[str, ...]) -> Spec:
-    fields = ("needs", "reads", "uses", "when", "unless", "given", "sooner_with", "sooner_on")
-    lists: dict[str, Any] = {name: more.get(name, ()) for name in fields}
-    return Spec(Source(id_, "builtin"), id_, Plan(Scope.RANK, level, **lists))
+def spec(
+    id_: str, level: Level = Level.STANDARD, *, after: Mapping[str, After] = MappingProxyType({}), left_out: str = ""
+) -> Spec:
+    return Spec(Source(id_, "builtin"), id_, Plan(Scope.RANK, level, after=after), left_out)
 
 
 ALL = [
     spec("env.launch", Level.QUICK),
-    spec("gpu.inventory", Level.QUICK, needs=("env.launch",)),
-    spec("gpu.nvlink", Level.QUICK, needs=("gpu.inventory",)),
-    spec("comm.init", needs=("env.launch",)),
-    spec("comm.all_reduce", needs=("comm.init",), reads=("gpu.nvlink",)),
-    spec("comm.pairs", Level.FULL, needs=("comm.init",), when=("comm.all_reduce",)),
+    spec("gpu.inventory", Level.QUICK, after={"env.launch": After.NEEDS}),
+    spec("gpu.nvlink", Level.QUICK, after={"gpu.inventory": After.NEEDS}),
+    spec("comm.init", after={"env.launch": After.NEEDS}),
+    spec("comm.all_reduce", after={"comm.init": After.NEEDS, "gpu.nvlink": After.READS}),
+    spec("comm.pairs", Level.FULL, after={"comm.init": After.NEEDS, "comm.all_reduce": After.WHEN_BAD}),
 ]
 KNOWN = {spec.id: spec.source for spec in ALL}
 
 
-def chosen(selection: CheckSelection, specs: list[Spec] = ALL, **settings: str) -> list[str]:
-    """`settings`: of plugin.own, by their options."""
-    texts = {f"plugin.own.{name}": value for name, value in settings.items()}
-    return [spec.id for spec in plan.choose(specs, Request(selection, texts, {spec.id: spec.source for spec in specs}))]
+def chosen(selection: CheckSelection, specs: list[Spec] = ALL) -> list[str]:
+    return [spec.id for spec in plan.choose(specs, Request(selection, {}, {spec.id: spec.source for spec in specs}))]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,9 @@ def test_skip_wins_over_all_else() -> None:
 
 def test_a_check_runs_after_what_it_depends_on() -> None:
     early = [
-        spec("plugin.needs", needs=("env.launch",)),
-        spec("plugin.reads", reads=("comm.init",)),
-        spec("plugin.when", when=("comm.all_reduce",)),
+        spec("plugin.needs", after={"env.launch": After.NEEDS}),
+        spec("plugin.reads", after={"comm.init": After.READS}),
+        spec("plugin.when", after={"comm.all_reduce": After.WHEN_BAD}),
     ]
     order = chosen(CheckSelection(), [*early, *ALL])
     assert order.index("plugin.needs") > order.index("env.launch")
@@ -99,8 +98,8 @@ def test_a_check_runs_after_what_it_depends_on() -> None:
 
 def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
     late = replace(
-        spec("gpu.released", reads=("plugin.a",)),
-        plan=replace(spec("gpu.released", reads=("plugin.a",)).plan, last=True),
+        spec("gpu.released", after={"plugin.a": After.READS}),
+        plan=replace(spec("gpu.released", after={"plugin.a": After.READS}).plan, last=True),
     )
     assert chosen(CheckSelection(), [late, spec("plugin.a"), spec("plugin.b")]) == [
         "plugin.a",
@@ -110,13 +109,10 @@ def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
 
 
 def test_what_it_only_uses_comes_along_and_may_be_skipped() -> None:
-    late = spec("plugin.late", uses=("gpu.nvlink",))
+    late = spec("plugin.late", after={"gpu.nvlink": After.USES})
     only = CheckSelection(only=("plugin.late",))
     assert chosen(only, [*ALL, late]) == ["env.launch", "gpu.inventory", "gpu.nvlink", "plugin.late"]
     assert "plugin.late" in chosen(replace(only, skip=("gpu.nvlink",)), [*ALL, late])
-
-
-OWN = [spec("env.launch", Level.QUICK), spec("plugin.own", Level.FULL, given=("model", "data"), needs=("env.launch",))]
 
 
 @pytest.mark.parametrize(
@@ -130,35 +126,20 @@ OWN = [spec("env.launch", Level.QUICK), spec("plugin.own", Level.FULL, given=("m
         (CheckSelection(Level.FULL, skip=("plugin",)), False, False),
     ],
 )
-def test_a_check_that_must_be_given_something_runs_where_it_is(
+def test_a_check_that_is_left_out_runs_only_by_its_id(
     selection: CheckSelection, is_there_without: bool, is_there_with: bool
 ) -> None:
-    for settings in ({}, {"model": "m:f"}, {"model": "m:f", "data": " "}):
-        assert ("plugin.own" in chosen(selection, OWN, **settings)) is is_there_without
-    assert ("plugin.own" in chosen(selection, OWN, model="m:f", data="m:g")) is is_there_with
-
-
-def test_what_is_given_waits_for_no_all_and_a_quick_check_stays_quick() -> None:
-    assert plan.first_level(Level.FULL, ()) is Level.FULL
-    assert plan.first_level(Level.FULL, ("model",)) is Level.STANDARD
-    assert plan.first_level(Level.QUICK, ("model",)) is Level.QUICK
-
-
-def test_a_full_check_runs_sooner_with_its_option() -> None:
-    own = [spec("plugin.own", level=Level.FULL, sooner_with=("dir",))]
-    assert "plugin.own" not in chosen(CheckSelection(Level.STANDARD), own)
-    assert "plugin.own" not in chosen(CheckSelection(Level.STANDARD), own, dir=" ")
-    assert "plugin.own" in chosen(CheckSelection(Level.STANDARD), own, dir="/ck")
-    assert "plugin.own" in chosen(CheckSelection(Level.FULL), own)
+    assert ("plugin.own" in chosen(selection, [spec("plugin.own", left_out="give a")])) is is_there_without
+    assert ("plugin.own" in chosen(selection, [spec("plugin.own")])) is is_there_with
 
 
 def test_checks_that_need_each_other_are_still_listed() -> None:
-    circle = [spec("plugin.a", needs=("plugin.b",)), spec("plugin.b", needs=("plugin.a",))]
+    circle = [spec("plugin.a", after={"plugin.b": After.NEEDS}), spec("plugin.b", after={"plugin.a": After.NEEDS})]
     assert chosen(CheckSelection(), circle) == ["plugin.a", "plugin.b"]
 
 
 def test_a_need_that_is_not_there_is_left_to_the_coordinator() -> None:
-    assert chosen(CheckSelection(), [spec("plugin.a", needs=("gpu.gone",))]) == ["plugin.a"]
+    assert chosen(CheckSelection(), [spec("plugin.a", after={"gpu.gone": After.NEEDS})]) == ["plugin.a"]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +182,3 @@ def test_an_unknown_word_is_a_usage_error_with_near_misses(word: str, says: str)
 )
 def test_a_plugin_that_cannot_be_loaded_may_have_been_asked_for(selection: CheckSelection, named: bool) -> None:
     assert selection.names("plugin.a") is named
-
-
-def test_an_option_is_given_where_any_of_them_is_set() -> None:
-    assert not plan.is_given("plugin.made", ("model", "data"), {"plugin.made.model": " ", "plugin.other.data": "x"})
-    assert plan.is_given("plugin.made", ("model", "data"), {"plugin.made.data": "x"})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from preflight import errors
-from preflight.check import Code, Job, Level, Option, Plan, Scope, option
+from preflight.check import After, Code, Job, Level, Option, Plan, Scope, option
 from preflight.core import finding
 from preflight.errors import BrokenCheck, UsageError
-from preflight.planning import describe, entry_points, registry, validation
+from preflight.planning import entry_points, registry, validation
 from preflight.planning.registry import Source, Spec
 from tests import made
 
@@ -65,13 +65,15 @@ IDS_AND_CODES = {
     "net.rdma_errors": {
         "went_down", "link", "retransmits", "counter_saturated",
     },
+    "net.interface_errors": {"went_down", "damaged", "checksum", "dropped", "retransmits"},
     "net.mesh": {
         "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
-        "mtu", "loss", "damaged", "checksum", "slow", "asymmetric", "high_latency", "untried",
+        "mtu", "loss", "slow", "asymmetric", "high_latency", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",
-        "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager",
+        "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager", "kernel_bug", "open_files", "disk",
+        "file_server",
     },
     "gpu.inventory": {
         "no_answer", "count", "missing", "model", "vbios", "memory", "free_memory", "shared_gpu", "no_gpu",
@@ -162,31 +164,12 @@ def test_ids_and_codes_are_frozen() -> None:
     assert set(finding.OWN_SLUGS) == ENGINES_OWN
 
 
-@pytest.mark.parametrize("name", ["fresh", "last", "judges_failures", "baseline", "aside"])
+@pytest.mark.parametrize("name", ["fresh", "last", "judges_failures"])
 def test_a_plan_says_yes_or_no(name: str) -> None:
     module = ModuleType("broken")
     vars(module).update(PLAN=Plan(Scope.RANK, Level.QUICK, **{name: "yes"}), measure=dict, judge=dict)  # type: ignore[arg-type]
     with pytest.raises(BrokenCheck, match=f"PLAN.{name} is 'yes', expected True or False"):
         registry.describe(Source("plugin.broken", "file"), module)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [(("model",), ""), (("modle",), "did you mean model?"), ("model", "is the text 'model', expected a tuple")],
-)
-def test_what_a_plan_must_be_given_is_an_option_of_it(given: tuple[str, ...], says: str) -> None:
-    module = ModuleType("asks")
-    vars(module).update(
-        PLAN=Plan(Scope.RANK, Level.FULL, given=given), MODEL=option(str, "", ""), measure=dict, judge=dict
-    )
-    source = Source("plugin.asks", "file")
-    if not says:
-        check = registry.describe(source, module)
-        assert registry.spec_of(check, made.job(1)).plan.given == ("model",)
-        assert describe.cost(check).endswith(", only with --set plugin.asks.model=VALUE, then from standard on")
-        return
-    with pytest.raises(BrokenCheck, match=re.escape(says)):
-        registry.describe(source, module)
 
 
 def test_a_setting_is_told_as_it_is_given() -> None:
@@ -203,19 +186,13 @@ def test_built_in_checks_are_listed_in_order_without_repetition() -> None:
 def test_built_in_checks_depend_on_earlier_ones_only() -> None:
     for place, check in enumerate(built_in()):
         earlier = {*registry.BUILT_IN[:place], "preflight.strangers"}
-        assert {
-            *check.plan.needs,
-            *check.plan.reads,
-            *check.plan.uses,
-            *check.plan.when,
-            *check.plan.unless,
-        } <= earlier, check.id
+        assert {*check.plan.after} <= earlier, check.id
 
 
 def test_quick_checks_need_quick_checks_only() -> None:
     quick = {check.id for check in built_in() if check.plan.level is Level.QUICK}
     for check in built_in():
-        assert check.id not in quick or set(check.plan.needs) <= quick
+        assert check.id not in quick or set(check.plan.ids(After.NEEDS)) <= quick
 
 
 def test_every_check_has_a_title_and_every_option_a_help() -> None:
@@ -352,7 +329,7 @@ SOUND = '''"""A disk that answers.
 
 More about it.
 """
-from preflight.check import Code, Level, Plan, Scope, option
+from preflight.check import After, Code, Level, Plan, Scope, option
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=lambda job: 2.0 * job.world_size)
 LEAST_GB = option(int, 10, "least free space")
 FULL = Code("A disk is full.", fix="Empty {device}.")
@@ -417,14 +394,19 @@ PLAN_AT = "(disk.py line 6)"
         ("Scope.NODE, Level.QUICK, facts_version='1'", "PLAN.facts_version is '1', expected a whole number"),
         ("Scope.NODE, Level.QUICK, fresh=1", "PLAN.fresh is 1, expected True or False"),
         (
-            "Scope.NODE, Level.QUICK, needs=('env.launch')",
-            "PLAN.needs is the text 'env.launch', expected a tuple: ('env.launch',) with a comma",
+            "Scope.NODE, Level.QUICK, after=('env.launch',)",
+            "PLAN.after is ('env.launch',), expected {id: After.NEEDS} or the like",
         ),
-        ("Scope.NODE, Level.QUICK, reads=(1,)", "PLAN.reads is (1,), expected a tuple of names"),
-        ("Scope.NODE, Level.QUICK, when=None", "PLAN.when is None, expected a tuple of names"),
         (
-            "Scope.NODE, Level.QUICK, given=('gb',)",
-            "PLAN.given names gb, which is not an option of it; known are least_gb",
+            "Scope.NODE, Level.QUICK, after={'env.launch': 'needs'}",
+            "PLAN.after is {'env.launch': 'needs'}, expected {id: After.NEEDS} or the like",
+        ),
+        ("Scope.NODE, lambda asked: 'fast'", "PLAN.level is 'fast', expected quick, standard or full"),
+        ("Scope.NODE, None", "PLAN.level is None, expected quick, standard or full"),
+        ("Scope.NODE, Level.QUICK, fresh=lambda asked: 1", "PLAN.fresh is 1, expected True or False"),
+        (
+            "Scope.NODE, lambda asked: asked.sets(option(int, 1, ''))",
+            "PLAN asks for an option that is not a constant of the module",
         ),
     ],
 )
@@ -435,20 +417,20 @@ def test_a_wrong_field_of_a_plan_is_named_with_its_line(field: str, says: str, t
     assert str(error.value) == f"{says} {PLAN_AT}"
 
 
-def test_names_of_scope_and_level_and_lists_are_understood(tmp_path: Path) -> None:
-    text = re.sub(r"PLAN = .*", "PLAN = Plan('rank', 'full', 3, needs=['env.launch'])", SOUND)
+def test_names_of_scope_and_level_are_understood(tmp_path: Path) -> None:
+    text = re.sub(r"PLAN = .*", "PLAN = Plan('rank', 'full', 3)", SOUND)
     plan = registry.load(written(tmp_path, text)).plan
-    assert plan == Plan(Scope.RANK, Level.FULL, 3, needs=("env.launch",))
+    assert plan == Plan(Scope.RANK, Level.FULL, 3)
     assert plan.scope is Scope.RANK and plan.level is Level.FULL
 
 
-@pytest.mark.parametrize("field", ["needs", "reads", "uses", "when", "unless"])
-def test_an_id_that_is_not_there_is_named_with_its_line(field: str, tmp_path: Path) -> None:
-    text = re.sub(r"PLAN = .*", f"PLAN = Plan(Scope.RANK, Level.FULL, {field}=('env.lunch',))", SOUND)
+def test_an_id_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    plan = "PLAN = Plan(Scope.RANK, Level.FULL, after={'env.lunch': After.UNLESS_FAILED})"
+    text = re.sub(r"PLAN = .*", plan, SOUND).replace("import Code", "import After, Code")
     check = registry.load(written(tmp_path, text))
     with pytest.raises(BrokenCheck) as error:
         validation.refuse_unknown_ids(check.module, check.plan, registry.sources())
-    assert str(error.value) == f"PLAN.{field} names env.lunch, which is not a check; did you mean env.launch? {PLAN_AT}"
+    assert str(error.value) == f"PLAN.after names env.lunch, which is not a check; did you mean env.launch? {PLAN_AT}"
     validation.refuse_unknown_ids(check.module, check.plan, {"env.lunch"})
 
 
@@ -562,34 +544,21 @@ def test_a_setting_of_the_wrong_type_is_found_before_the_run() -> None:
 
 def test_a_deadline_may_depend_on_the_job(tmp_path: Path) -> None:
     check = registry.load(written(tmp_path, SOUND))
-    assert registry.spec_of(check, made.job(4)).deadline_s == 8.0
-    assert registry.spec_of(described(), Job("env", 1, "gloo", ())).deadline_s == 20.0
+    assert registry.spec_of(check, made.job(4), {}).deadline_s == 8.0
+    assert registry.spec_of(described(), Job("env", 1, "gloo", ()), {}).deadline_s == 20.0
 
 
 def test_what_cannot_apply_to_a_backend_needs_none_of_the_runs_time() -> None:
     """Otherwise a run that is short of time would end with an error for a check that has nothing to do there."""
     paths = registry.load(registry.sources()["comm.paths"])
-    on_gloo, on_nccl = (registry.spec_of(paths, made.job(2, backend=backend)).plan for backend in ("gloo", "nccl"))
+    on_gloo, on_nccl = (registry.spec_of(paths, made.job(2, backend=backend), {}).plan for backend in ("gloo", "nccl"))
     assert on_gloo.estimate_s <= 5.0 and on_nccl.estimate_s == paths.plan.estimate_s
 
 
-@pytest.mark.parametrize(
-    ("level", "backend", "runs"),
-    [(Level.FULL, "nccl", Level.STANDARD), (Level.FULL, "gloo", Level.FULL), (Level.QUICK, "nccl", Level.QUICK)],
-)
-def test_a_full_check_may_run_sooner_on_a_backend(level: Level, backend: str, runs: Level) -> None:
-    check = described(PLAN=Plan(Scope.WORLD, level, sooner_on=("nccl",)))
-    assert registry.spec_of(check, Job("env", 1, backend, ())).plan.level is runs
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(BrokenCheck, match=r"PLAN.sooner_on names ncl, which is not a backend; did you mean nccl"):
-        described(PLAN=Plan(Scope.WORLD, Level.FULL, sooner_on=("ncl",)))
-
-
 def test_a_spec_comes_back_from_json(tmp_path: Path) -> None:
-    spec = registry.spec_of(registry.load(written(tmp_path, SOUND)), made.job(4))
-    spec = replace(spec, plan=replace(spec.plan, given=("model",)))
+    spec = registry.spec_of(registry.load(written(tmp_path, SOUND)), made.job(4), {})
+    after = {"env.launch": After.NEEDS | After.READS}
+    spec = replace(spec, plan=replace(spec.plan, after=after), left_out="give --data")
     again = Spec.from_json(json.loads(json.dumps(spec.to_json())))
     assert again == spec
     assert again.plan.scope is Scope.NODE and again.plan.level is Level.QUICK and again.id == "plugin.disk"

@@ -6,11 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option
+from preflight.check import After, Code, Context, Finding, Level, Plan, Run, Scope, option
 
 FRESH = os.environ.get("TEST_FRESH") == "always"
-PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, reads=("plugin.holds",), fresh=FRESH, fresh_with=("code",))
 CODE = option(str, None, "somebody's code, such as may do anything to a worker")
+PLAN = Plan(
+    Scope.NODE,
+    Level.QUICK,
+    deadline_s=20,
+    after={"plugin.holds": After.READS},
+    fresh=lambda asked: FRESH or asked.sets(CODE),
+)
 HELD = Code("A worker of an earlier check lives.", fix="Replace it.")
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope
+from preflight.check import After, Context, Finding, Level, Plan, Run, Scope
 
-PLAN = Plan(Scope.RANK, Level.QUICK, reads=("gpu.topology",))
+PLAN = Plan(Scope.RANK, Level.QUICK, after={"gpu.topology": After.READS})
 
 
 def measure(ctx: Context) -> Any:

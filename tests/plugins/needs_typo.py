@@ -2,7 +2,7 @@
 
 from too_long import judge, measure
 
-from preflight.check import Level, Plan, Scope
+from preflight.check import After, Level, Plan, Scope
 
 __all__ = ["judge", "measure"]
-PLAN = Plan(Scope.RANK, Level.QUICK, needs=("env.lunch",))
+PLAN = Plan(Scope.RANK, Level.QUICK, after={"env.lunch": After.NEEDS})

@@ -5,8 +5,8 @@ from typing import Any
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, UserCode, UserError, option
 
-PLAN = Plan(Scope.WORLD, Level.FULL, deadline_s=20, given=("model",), fresh=True)
 MODEL = option(UserCode.parse, None, "the model, as MODULE:FUNCTION")
+PLAN = Plan(Scope.WORLD, lambda asked: Level.STANDARD if asked.sets(MODEL) else None, deadline_s=20, fresh=True)
 WRONG = Code("The model cannot be called.", fix="Mend it.")
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope
+from preflight.check import After, Context, Finding, Level, Plan, Run, Scope
 
-PLAN = Plan(Scope.NODE, Level.QUICK, reads=("net.rdma",))
+PLAN = Plan(Scope.NODE, Level.QUICK, after={"net.rdma": After.READS})
 
 
 def measure(ctx: Context) -> Any:

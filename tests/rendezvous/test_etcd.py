@@ -95,9 +95,11 @@ def test_what_is_no_etcd_is_told(tmp_path: Path) -> None:
         [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)], cwd=tmp_path,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as server:  # fmt: skip
-        _await(port)
-        is_told("not_etcd", meet(port))
-        server.kill()
+        try:
+            _await(port)
+            is_told("not_etcd", meet(port))
+        finally:
+            server.kill()  # Popen's own end would wait for it for ever
     done = meet(port)
     assert "[preflight.rendezvous.refused]" in done.stdout and done.returncode == 1, done.stdout
 

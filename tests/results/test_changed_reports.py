@@ -114,6 +114,7 @@ MORE_THAN_THE_SCHEMA = re.compile("|".join((
 def test_the_schema_is_kept_as_the_package_for_it_reads_it() -> None:
     whole, choose = json.loads(json.dumps(made.full_report().to_json())), random.Random(7)
     assert _flaw(whole) == ""
+    jsonschema.Draft202012Validator.check_schema(made.SCHEMA)
     counted = whole["checks"][0]["plots"][-1]["strips"][0]
     counted["counts"] = counted["counts"][:1] + counted["counts"][-1:]  # most changes would be of these
     checker = jsonschema.Draft202012Validator(made.SCHEMA)

@@ -18,7 +18,7 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name in ("preflight.train_smoke.trainer.train", "preflight.checks.gpu.compute.workload"):
+        if name in ("preflight.train_smoke.trainer.train", "preflight.checks.gpu.compute.workload"):  # warm.NOT_YET
             for each in os.environ["SICK"].split(","):
                 deed, _, number = each.partition("@")
                 (_DEEDS.get(deed) or _beside(deed))(int(number or 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 from preflight.train_smoke.checkpoint.names import CHECKPOINTS
 from tests import running
-from tests.train_smoke.ranks import fork_ranks, join, nobody_waits
+from tests.train_smoke.ranks import fork_ranks, join
 
 
 def saved(world: int, folder: Path, names: Sequence[str], *, limit_s: float) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def _rank(rank: int, world: int, folder: Path, names: Sequence[str]) -> None:
     from preflight.train_smoke.checkpoint.run import SavePlace, run
 
     setting = join(rank, world, folder, limit_s=120)
-    place = SavePlace(folder / "files", not rank, setting, nobody_waits, lambda _: None)
+    place = SavePlace(folder / "files", not rank, setting)
     facts = run({name: CHECKPOINTS[name] for name in names}, place)
     (folder / f"{rank}.json").write_text(json.dumps(facts))
     dist.barrier()

@@ -2,11 +2,10 @@
 ...]` starts them once, and trains all seeds (comma separated) under all variants in one process group, those of
 STRATEGY/VARIANT+VARIANT together, as a check does. Rank R leaves FOLDER/R.jsonl: a line a seed and variant."""
 
-import contextlib
 import json
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,11 +53,6 @@ def ratios(line: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-@contextlib.contextmanager
-def nobody_waits(_operation: str, _step: str) -> Iterator[None]:
-    yield
-
-
 def join(rank: int, world: int, folder: Path, limit_s: float) -> "StrategySetting":
     """Makes the process group of all ranks, on gloo."""
     import torch
@@ -92,7 +86,7 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
             trains = task.built_in(rank, world, setting.device, seed)
             for word in variants:
                 strategy, _, names = word.partition("/")
-                facts = training.run(trains, strategy, names.split("+"), setting, nobody_waits)
+                facts = training.run(trains, strategy, names.split("+"), setting)
                 first = next((name for name, compared in facts["variants"].items() if compared["curve"]), "")
                 for name, compared in facts["variants"].items():
                     line = {"seed": seed, "variant": f"{strategy}/{name}", "first": name == first, "compared": compared}

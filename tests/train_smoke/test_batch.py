@@ -81,14 +81,14 @@ def test_a_batch_of_any_shape_is_cut_alike(made: type) -> None:
     x, y = torch.arange(12.0).view(6, 2), torch.arange(6)
     cut = batch.cut(made(x, y), [[0, 1, 2], [3, 4, 5]], 1)
     assert type(cut.own.data) is type(made(x, y))
-    own_x, own_y = batch.leaves(cut.own.data)
+    own_x, own_y = batch.tensors(cut.own.data)
     assert torch.equal(own_x, x[3:]) and torch.equal(own_y, y[3:])
-    assert [len(leaf) for piece in cut.pieces for leaf in batch.leaves(piece.data)] == [2, 2, 1, 1]
+    assert [len(leaf) for piece in cut.pieces for leaf in batch.tensors(piece.data)] == [2, 2, 1, 1]
 
 
 def test_what_is_no_batch_is_said() -> None:
     with pytest.raises(TypeError, match="not a str"):
-        batch.leaves({"x": torch.zeros(2), "y": "words"})
+        batch.tensors({"x": torch.zeros(2), "y": "words"})
 
 
 def test_what_is_no_tensor_stays_as_it_is() -> None:

@@ -51,7 +51,7 @@ def test_a_process_with_another_random_state_begins_with_the_same_weights(name: 
     assert all(torch.equal(made[0][key], made[1][key]) for key in made[0]), name
 
 
-@pytest.mark.parametrize("seed", [5, 8])
+@pytest.mark.parametrize("seed", [pytest.param(5, marks=pytest.mark.more), 8])
 def test_the_limits_of_a_resumed_training_are_the_least_ones(seed: int) -> None:
     """With these random states the spread was 2 and 4 times the least limit."""
     torch.manual_seed(seed)

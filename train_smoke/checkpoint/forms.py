@@ -3,7 +3,6 @@
 Whatever the form, torch.load reads with weights_only=True, and so does torch.distributed.checkpoint here.
 """
 
-import ctypes
 import io
 import json
 import os
@@ -31,6 +30,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
 
+from preflight.sdk.tensor_bits import raw
 from preflight.train_smoke.checkpoint.files import RecordingStream, WrittenFiles
 from preflight.train_smoke.checkpoint.training import Step, TrainingRun
 from preflight.train_smoke.trainer.wrapped import plain_name
@@ -123,8 +123,7 @@ def _read_full(run: TrainingRun, folder: Path) -> Content:
     sent = torch.frombuffer(bytearray(held), dtype=torch.uint8) if held else torch.empty(int(size), dtype=torch.uint8)
     sent = sent.to(device)
     torch.distributed.broadcast(sent, group=group, group_src=0)
-    here = sent.cpu()
-    return loaded(io.BytesIO(held or ctypes.string_at(here.data_ptr(), here.numel())))
+    return loaded(io.BytesIO(held or raw(sent)))
 
 
 def _apply_full(run: TrainingRun, content: Content) -> None:

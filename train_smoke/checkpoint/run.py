@@ -23,7 +23,7 @@ from preflight.train_smoke.trainer.compare import Spread
 from preflight.train_smoke.trainer.gradient_watch import Signs
 from preflight.train_smoke.trainer.model import SEED
 from preflight.train_smoke.trainer.task import Recipe, deterministic_arithmetic
-from preflight.train_smoke.trainer.wrapped import Doing, Mark, StrategySetting
+from preflight.train_smoke.trainer.wrapped import StrategySetting
 
 
 class Resumed(TypedDict):
@@ -65,13 +65,11 @@ class SavePlace:
     makes: bool
     """Whether this rank creates and removes the folder for all ranks that see it."""
     setting: StrategySetting
-    mark: Mark
-    doing: Doing
 
     def all_well(self, well: bool, what: str) -> bool:
         """Whether all is well on all ranks, which call this together."""
         flag = torch.tensor([int(well)], device=self.setting.device)
-        with self.mark(what, ""):
+        with self.setting.mark(what, ""):
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN, group=self.setting.group)
         return bool(flag.item())
 
@@ -82,7 +80,7 @@ def run(chosen: Mapping[str, Sequence[str]], place: SavePlace) -> Facts:
     task = model.task(setting.group.rank(), setting.ranks, setting.device)
     facts = Facts(spread=None, saved={})
     with torch.random.fork_rng(devices=[]), deterministic_arithmetic():
-        place.doing("training alone")
+        setting.doing("training alone")
         facts["spread"] = reference.of(task, Recipe("adamw", adamw=True)).spread
         for name, targets in chosen.items():
             facts["saved"][name] = _Checkpoint(name, place).run(targets)
@@ -124,7 +122,7 @@ class _Checkpoint:
         """The state that was written; None if it failed. `written` gets the files of this rank."""
         self._doing("training")
         run = _new(self._strategy, self._place.setting, self._batch, SEED)
-        with self._place.mark(f"{self._name}: training", ""):
+        with self._place.setting.mark(f"{self._name}: training", ""):
             run.train()
             moment = run.moment()
         self._doing("saving")
@@ -137,14 +135,14 @@ class _Checkpoint:
         saved["error"] = self._tried(save)
         if not self._place.all_well(not saved["error"], f"{self._name}: saved by all"):
             return None
-        with self._place.mark(f"{self._name}: training on", ""):
+        with self._place.setting.mark(f"{self._name}: training on", ""):
             saved["curve"] = [*steps, *run.train(STEPS - len(steps))]
         return moment
 
     def _tried(self, do: Callable[[], None]) -> str:
         """What `do` raised, in one line, or "". A collective's exceptions pass: they come from another rank's death."""
         try:
-            with self._place.mark(f"{self._name}: saving and loading", ""):
+            with self._place.setting.mark(f"{self._name}: saving and loading", ""):
                 do()
         except (Exception, CheckpointException) as error:  # the latter is not an Exception
             if out_of_a_collective(error):
@@ -177,7 +175,7 @@ class _Checkpoint:
         if not place.all_well(not found["error"], f"{self._name}: into {target}: loaded by all"):
             return
         self._doing(f"into {target}: training on")
-        with place.mark(f"{self._name}: into {target}: training on", ""):
+        with setting.mark(f"{self._name}: into {target}: training on", ""):
             now = run.moment()
             found["differences"] = [*torn, *differences(moment, now, run.wrapped.places())]
             found["curve"] = run.train()
@@ -188,7 +186,7 @@ class _Checkpoint:
         torch.set_rng_state(random_of(kept, self._place.setting.group.rank()))
 
     def _doing(self, what: str) -> None:
-        self._place.doing(f"{self._name}: {what}")
+        self._place.setting.doing(f"{self._name}: {what}")
 
 
 def _new(strategy: str, setting: StrategySetting, batch: Batch, seed: int) -> TrainingRun:

@@ -2,12 +2,12 @@
 
 import importlib
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypedDict
 
 import torch
 from torch import distributed as dist
+from torch import nn
 
 from preflight.train_smoke.trainer import mesh, reference, replicas
 from preflight.train_smoke.trainer.collectives import Made
@@ -19,7 +19,7 @@ from preflight.train_smoke.trainer.replicas import Replicas
 from preflight.train_smoke.trainer.structure import Changed, Structure
 from preflight.train_smoke.trainer.task import TrainingTask, deterministic_arithmetic
 from preflight.train_smoke.trainer.train import Training
-from preflight.train_smoke.trainer.wrapped import Doing, Mark, StrategySetting, Variant, silent
+from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped
 
 
 class TrainedAlone(TypedDict):
@@ -65,8 +65,8 @@ def variants_of(strategy: str) -> Mapping[str, Variant]:
 
 
 def run(
-    task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark,
-    doing: Doing = silent, known: Mapping[str, Variant] | None = None,
+    task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting,
+    known: Mapping[str, Variant] | None = None,
 ) -> Facts:  # fmt: skip
     """Called on all ranks together, with the same names; the variants after the first one take FURTHER_STEPS. `known`:
     a model's variants instead of the strategy's own."""
@@ -75,21 +75,25 @@ def run(
         for name in names:
             variant = (known or variants_of(strategy))[name]
             variant = replace(variant, steps=min(variant.steps, most))
-            unfit = variant.unfit(setting) if variant.unfit else ""
             recipe = _named(variant, task)
-            made = Compared(
-                recipe=recipe, unfit=unfit, curve=None, apart=None, memory=None, changed=None, clipped=[], mesh="",
-                sizes={}, made=[], replicas=None,
-            )  # fmt: skip
-            facts["variants"][name] = made
-            if not unfit:
-                its = _task_of(variant, task, setting)
-                doing(f"{strategy}/{name}: training alone")
-                expected = reference.of(its, variant.recipe)
-                facts["alone"][recipe] = TrainedAlone(curve=expected.curve, spread=expected.spread)
-                _run(its, f"{strategy}/{name}", variant, setting, mark, doing, expected, made)
-                most = min(most, FURTHER_STEPS)
+            if unfit := variant.unfit(setting) if variant.unfit else "":
+                facts["variants"][name] = _untrained(recipe, unfit=unfit)
+                continue
+            varied = _task_of(variant, task, setting)
+            setting.doing(f"{strategy}/{name}: training alone")
+            expected = reference.of(varied, variant.recipe)
+            facts["alone"][recipe] = TrainedAlone(curve=expected.curve, spread=expected.spread)
+            named = setting.under(f"{strategy}/{name}")
+            facts["variants"][name] = _compared(varied, recipe, variant, named, expected)
+            most = min(most, FURTHER_STEPS)
     return facts
+
+
+def _untrained(recipe: str, *, unfit: str = "", changed: Changed | None = None, mesh: str = "") -> Compared:
+    return Compared(
+        recipe=recipe, unfit=unfit, curve=None, apart=None, memory=None, changed=changed, clipped=[], mesh=mesh,
+        sizes={}, made=[], replicas=None,
+    )  # fmt: skip
 
 
 def _named(variant: Variant, task: TrainingTask) -> str:
@@ -114,46 +118,49 @@ def _task_of(variant: Variant, task: TrainingTask, setting: StrategySetting) -> 
     return task.of_share(*variant.share(setting)) if variant.share else task
 
 
-def _run(
-    task: TrainingTask, name: str, variant: Variant, setting: StrategySetting, mark: Mark, doing: Doing,
-    expected: reference.Reference, made: Compared,
-) -> None:  # fmt: skip
-    def marked(operation: str, step: str) -> AbstractContextManager[None]:
-        return mark(f"{name}: {operation}", step)
-
-    def do(what: str) -> None:
-        doing(f"{name}, {what}")
-
+def _compared(
+    task: TrainingTask, recipe: str, variant: Variant, setting: StrategySetting, expected: reference.Reference
+) -> Compared:
     probe = PeakWatch(task.device)
     plain = task.new()
-    signs, structure = Signs(plain), Structure.of(plain)
-    at = variant.compiled(plain) if variant.compiled else None
-    watch = Unwatched(signs, marked) if variant.waits_within else GradientWatch(plain, signs, marked, at)
-    do("wrapping the model")
-    with marked("wrapping the model", ""):
-        wrapped = variant.wrap(plain, setting)
-        changed = structure.changed_in(plain)
-        changed["kept"] = [(name, *counts) for name, counts in wrapped.kept().items() if counts[0] != counts[1]]
-        is_changed = _on_any_rank(any(changed.values()), setting)
-    made["changed"], made["mesh"] = changed, mesh.words(wrapped.mesh, setting)
-    if is_changed:  # numbers of a different model say nothing
-        return
+    watch = _watch(plain, variant, setting)
+    wrapped, changed, is_other_model = _wrapped(plain, variant, setting)
+    untrained = _untrained(recipe, changed=changed, mesh=mesh.words(wrapped.mesh, setting))
+    if is_other_model:  # its numbers say nothing
+        return untrained
     if isinstance(watch, GradientWatch):
         for unit in wrapped.units:
             watch.waits_at(unit)
-    own = task.cut.pieces if variant.in_pieces else (task.cut.own,)
+    wrapped.times = task.cut.ranks
+    training = Training(task, variant.recipe, wrapped, watch, against=expected.kept, probe=probe, setting=setting)
+    parts = task.cut.pieces if variant.in_pieces else (task.cut.own,)
     joins_early = variant.recipe.uneven and not task.cut.is_early
-    training = Training(
-        task, variant.recipe, wrapped, watch, times=task.cut.ranks, against=expected.kept, probe=probe, mark=marked,
-        doing=do,
-    )  # fmt: skip
-    trained = training.run([own] * (task.steps - joins_early), len(own))
-    made["curve"], made["apart"], made["clipped"] = trained.curve, trained.apart, [*trained.clipped]
-    made["sizes"], made["made"] = {**wrapped.sizes}, [*trained.made]
-    do("comparing replicas")
-    with marked("comparing replicas", ""):
-        made["replicas"] = replicas.compared(wrapped, setting)
-    made["memory"] = probe.memory(wrapped.held(training.optimizer))
+    trained = training.run([parts] * (task.steps - joins_early), len(parts))
+    setting.doing("comparing replicas")
+    with setting.mark("comparing replicas", ""):
+        differing = replicas.compared(wrapped, setting)
+    return {
+        **untrained, "curve": trained.curve, "apart": trained.apart, "clipped": [*trained.clipped],
+        "sizes": {**wrapped.sizes}, "made": [*trained.made], "replicas": differing,
+        "memory": probe.memory(wrapped.held(training.optimizer)),
+    }  # fmt: skip
+
+
+def _watch(plain: nn.Module, variant: Variant, setting: StrategySetting) -> GradientWatch | Unwatched:
+    if variant.waits_within:
+        return Unwatched(Signs(plain), setting.mark)
+    return GradientWatch(plain, Signs(plain), setting.mark, variant.compiled(plain) if variant.compiled else None)
+
+
+def _wrapped(plain: nn.Module, variant: Variant, setting: StrategySetting) -> tuple[Wrapped, Changed, bool]:
+    """(the model under the strategy, what wrapping has changed here, whether it has changed anything on any rank)."""
+    structure = Structure.of(plain)
+    setting.doing("wrapping the model")
+    with setting.mark("wrapping the model", ""):
+        wrapped = variant.wrap(plain, setting)
+        changed = structure.changed_in(plain)
+        changed["kept"] = [(name, *counts) for name, counts in wrapped.kept().items() if counts[0] != counts[1]]
+        return wrapped, changed, _on_any_rank(any(changed.values()), setting)
 
 
 def _on_any_rank(found: bool, setting: StrategySetting) -> bool:

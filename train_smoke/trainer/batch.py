@@ -6,7 +6,7 @@ for any world size: if it does not divide the rows, ranks have unequal shares.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,25 @@ class Cut:
     """Whether this rank is one of these."""
 
 
-def leaves(data: Any) -> list[Tensor]:
-    """All tensors of a batch. Raises TypeError for something that is not a batch."""
-    if isinstance(data, Tensor):
-        return [data]
-    if isinstance(data, tuple | list):
-        return [leaf for item in data for leaf in leaves(item)]
+def leaves(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
+    """Yields what is in a batch, in its order, each with its path: "batch['ids']". What is no tensor is no batch."""
     if isinstance(data, dict):
-        return [leaf for item in data.values() for leaf in leaves(item)]
-    raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, not a {type(data).__name__}")
+        for key, item in data.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    elif isinstance(data, tuple | list):
+        for place, item in enumerate(data):
+            yield from leaves(item, f"{path}[{place}]")
+    else:
+        yield path, data
+
+
+def tensors(data: Any) -> list[Tensor]:
+    """All tensors of a batch. Raises TypeError for something that is not a batch."""
+    found = [leaf for _, leaf in leaves(data)]
+    for leaf in found:
+        if not isinstance(leaf, Tensor):
+            raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, not a {type(leaf).__name__}")
+    return found
 
 
 def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
@@ -68,6 +78,12 @@ def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
         return data
     made = [each(change, item) for item in data]
     return type(data)(*made) if hasattr(data, "_fields") else type(data)(made)
+
+
+def rows_in(data: Any, rows: Sequence[int]) -> Any:
+    """The batch of these rows only."""
+    index = torch.tensor(list(rows))
+    return each(lambda tensor: tensor[index.to(tensor.device)], data)
 
 
 def rows_of(rank: int, ranks: int, rows: int) -> range:
@@ -83,8 +99,7 @@ def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
     own, total = rows[rank], sum(map(len, rows))
 
     def part(chosen: Sequence[int], times: int) -> Part:
-        index = torch.tensor(list(chosen) or [0])
-        return Part(each(lambda tensor: tensor[index.to(tensor.device)], data), times * len(chosen) / total)
+        return Part(rows_in(data, chosen or [0]), times * len(chosen) / total)
 
     def parts(of: Sequence[Sequence[int]], most: int, last: Sequence[int]) -> tuple[Part, ...]:
         """At most `most` parts for each weight, and then `last`."""

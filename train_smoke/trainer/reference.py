@@ -72,12 +72,12 @@ class Alone(Wrapped):
 
     def __init__(self, module: nn.Module, plain: nn.Module, times: int) -> None:
         super().__init__(module, plain)
-        self._times = times
+        self.times = times
 
     def finish(self) -> None:
         for parameter in self.parameters():
-            if parameter.grad is not None and self._times > 1:
-                parameter.grad /= self._times
+            if parameter.grad is not None and self.times > 1:
+                parameter.grad /= self.times
 
 
 def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: KeptTensors | None = None) -> Trained:
@@ -89,7 +89,7 @@ def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: K
     steps = [task.cut.whole if whole else task.cut.parts] * task.steps
     if recipe.uneven:
         steps[-1] = task.cut.early
-    return Training(task, recipe, wrapped, watch, times=times, against=against).run(steps)
+    return Training(task, recipe, wrapped, watch, against=against).run(steps)
 
 
 def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:

@@ -4,17 +4,14 @@ Two trainings are repeated: on the whole batch at once, which every rank has and
 can be compared with each other; and with the batch in parts, with which the strategies are compared later.
 """
 
-import ctypes
-import hashlib
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import TypedDict
 
-from torch import Tensor
-
 from preflight.sdk.arithmetic import DeviceKind, kind_of
+from preflight.sdk.tensor_bits import digest
 from preflight.train_smoke.trainer import compare, reference
 from preflight.train_smoke.trainer.bit_equality import Bits, TrainedTwice
 from preflight.train_smoke.trainer.compare import MOMENTS, Curve, Spread
@@ -76,13 +73,7 @@ def _differing(once: tuple[Curve, KeptTensors], again: tuple[Curve, KeptTensors]
 def bits(curve: Curve, kept: KeptTensors) -> Bits:
     """The bits of a training whose tensors were kept."""
     every = ((moment, name, tensor) for moment in MOMENTS for name, tensor in kept.at(moment).items())
-    return Bits(curve=curve, tensors=[(f"{moment} {name}", _hash(tensor)) for moment, name, tensor in every])
-
-
-def _hash(tensor: Tensor) -> str:
-    flat = tensor.contiguous()
-    content = ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
-    return hashlib.sha256(content).hexdigest()[:8]
+    return Bits(curve=curve, tensors=[(f"{moment} {name}", digest([tensor])[:8]) for moment, name, tensor in every])
 
 
 def _unordered(warned: Iterable[str]) -> list[str]:

@@ -6,8 +6,6 @@ do not fit twice.
 
 import collections
 import contextlib
-import ctypes
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +19,6 @@ from preflight.train_smoke.trainer.batch import Part, each
 from preflight.train_smoke.trainer.buffers import Buffers
 from preflight.train_smoke.trainer.collectives import Collectives, Made
 from preflight.train_smoke.trainer.compare import (
-    MOMENTS,
     SAME,
     WORST,
     Along,
@@ -38,7 +35,7 @@ from preflight.train_smoke.trainer.compare import (
 from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Unwatched, together
 from preflight.train_smoke.trainer.memory import PeakWatch
 from preflight.train_smoke.trainer.task import Recipe, TrainingTask
-from preflight.train_smoke.trainer.wrapped import Doing, Mark, Piece, Values, Wrapped, silent, unmarked
+from preflight.train_smoke.trainer.wrapped import Piece, StrategySetting, Values, Wrapped, silent, unmarked
 
 NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
 """A share of the largest element of all tensors. Some parameters have only roundings as gradient (biases of attention's
@@ -76,16 +73,6 @@ class KeptTensors:
     def _size(self, moment: str, name: str) -> float:
         tensor = self.at(moment)[name]
         return float((tensor - self.start[name] if moment == "end" else tensor).abs().max()) if tensor.numel() else 0.0
-
-    def digest(self) -> str:
-        """A hash that is equal for trainings that are equal to the last bit."""
-        found = hashlib.sha256()
-        for moment in MOMENTS:
-            for name, tensor in self.at(moment).items():
-                tensor = tensor.contiguous()
-                found.update(f"{moment} {name}".encode())
-                found.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
-        return found.hexdigest()[:16]
 
 
 class TensorComparison:
@@ -223,15 +210,13 @@ class Training:
         wrapped: Wrapped,
         watch: GradientWatch | Unwatched,
         *,
-        times: int = 1,
         against: KeptTensors | None = None,
         probe: PeakWatch | None = None,
-        mark: Mark = unmarked,
-        doing: Doing = silent,
+        setting: StrategySetting | None = None,
     ) -> None:
-        """A part's loss is weighted by `times` its share: the number of ranks over whose gradients a mean is taken."""
-        self._task, self._recipe, self._wrapped, self._watch = task, recipe, wrapped, watch
-        self._times, self._probe, self._mark, self._doing = times, probe, mark, doing
+        """`against`: what it is compared with. `setting`: None for a training alone."""
+        self._task, self._recipe, self._wrapped, self._watch, self._probe = task, recipe, wrapped, watch, probe
+        self._mark, self._doing = (setting.mark, setting.doing) if setting else (unmarked, silent)
         self._kept, self._clip_to = KeptTensors(), 0.0
         self._made: list[Made] = []
         self._clipped: list[Number] = []
@@ -267,7 +252,7 @@ class Training:
         weights = [part.share / share if share else 1 / own for part in mine]
         self._curve["losses"].append(as_json(sum(w * loss for w, loss in zip(weights, losses[-own:], strict=True))))
         if made := self._watch.own():
-            factor = share * self._times or 1.0
+            factor = share * self._wrapped.times or 1.0
             if own == 1:
                 self._curve["own_norms"].append(as_json(made[0] / factor))
             self._curve["own_prints"].append(as_json(made[1] / factor))
@@ -294,7 +279,7 @@ class Training:
         self._doing(f"step {step}: forward")
         self._buffers.put_back()
         self._watch.forward()
-        weight = part.share * self._times
+        weight = part.share * self._wrapped.times
         with self._wrapped.piece(last=last), self._watch.waiting:
             return self._wrapped.pass_(
                 self._task, self._recipe, part.data, weight, lambda what: self._doing(f"step {step}: {what}")

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -126,6 +126,8 @@ class Wrapped:
         self.sizes: Mapping[str, int] = {}
         """Factors by which a gradient may be wrong by mistake, by name: {"microbatches": 4}."""
         self.needs: Sequence[Need] = ()
+        self.times = 1
+        """Ranks over whose gradients a mean is taken: a part's loss is weighted by this number times its share."""
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that the optimizer steps."""
@@ -150,7 +152,7 @@ class Wrapped:
         """Clips the gradient of all parameters to this norm. Returns the norm that it had, as the strategy knows it."""
         return torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
 
-    def pass_(self, task: TrainingTask, recipe: Recipe, data: Any, weight: float, doing: "Doing") -> float:
+    def pass_(self, task: TrainingTask, recipe: Recipe, data: Any, weight: float, doing: Doing) -> float:
         """Forward and backward. The gradient is that of the mean over the rows times `weight`; returns the mean."""
         with recipe.forward(task.device):
             loss = self.loss(task, data)
@@ -204,13 +206,25 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class StrategySetting:
+    """The ranks that train together under a strategy, as one of them knows them."""
+
     group: torch.distributed.ProcessGroup
     device: torch.device
     ranks: int
     part: Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None = None
-    """Makes a process group of some of the group's ranks (`ctx.part`); all ranks call it together."""
+    """Makes a process group of some of the group's ranks (`ctx.part_of_group`); all ranks call it together."""
     per_node: int = 1
     """How many neighbors in the group are on one node, if that number is the same on every node; else 1."""
+    mark: Mark = unmarked
+    doing: Doing = silent
+
+    def under(self, name: str) -> "StrategySetting":
+        """The same ranks, whose marks and doings bear the name of what they train."""
+
+        def mark(operation: str, step: str) -> AbstractContextManager[None]:
+            return self.mark(f"{name}: {operation}", step)
+
+        return replace(self, mark=mark, doing=lambda what: self.doing(f"{name}, {what}"))
 
 
 def all_rows(_setting: StrategySetting) -> tuple[int, int]:

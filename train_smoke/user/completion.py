@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from preflight.train_smoke.trainer.batch import leaves
 from preflight.train_smoke.trainer.buffers import Buffers
 from preflight.train_smoke.user import lightning, transformers
 from preflight.train_smoke.user.traits import batch_norms
-from preflight.train_smoke.user.validation import ModelMistake, tensors, words
+from preflight.train_smoke.user.validation import ModelMistake, words
 
 ROWS_A_RANK, ROWS_TO_NORMALISE = 2, 16
 """Rows that are made up; more if BatchNorm normalizes by them, which is not smooth for two values."""
@@ -180,7 +181,7 @@ def _own_loss(model: nn.Module, batch: Any) -> Any:
 
 
 def _distance(model: nn.Module, batch: Any) -> Tensor:
-    rows = next(tensor for _, tensor in tensors(batch)).shape[0]
+    rows = next(leaf for _, leaf in leaves(batch)).shape[0]
     outputs = call(model, batch)
     chosen = [leaf for leaf in _floats(outputs) if leaf.dim() > 0 and leaf.shape[0] == rows]
     if not chosen:
@@ -201,8 +202,7 @@ def _from_fixed(output: Tensor) -> Tensor:
 def _floats(outputs: Any) -> list[Tensor]:
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, dict):
         outputs = vars(outputs)
-    leaves = (leaf for _, leaf in tensors(outputs))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return [leaf for _, leaf in leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
 def _called(outputs: Any) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
-from preflight.train_smoke.trainer.batch import each
-from preflight.train_smoke.user.validation import ModelMistake, tensors
+from preflight.train_smoke.trainer.batch import each, leaves
+from preflight.train_smoke.user.validation import ModelMistake
 
 PACKAGES = ("lightning", "pytorch_lightning")
 NO_TRAINER = "not attached to a `Trainer`"
@@ -64,7 +64,7 @@ def first_batch(model: Any, rows: int) -> Any:
     if batch is None:
         raise ModelMistake("wrong_batch", f"its train_dataloader returns an object of type {type(made).__name__}, "
                            "expected a loader with a batch: name a function that returns (module, batch)")  # fmt: skip
-    whole = all(isinstance(leaf, Tensor) and leaf.dim() for _, leaf in tensors(batch))
+    whole = all(isinstance(leaf, Tensor) and leaf.dim() for _, leaf in leaves(batch))
     return each(lambda tensor: tensor[:rows], batch) if whole else batch
 
 

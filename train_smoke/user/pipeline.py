@@ -17,13 +17,13 @@ from torch.utils import _pytree as pytree
 
 from preflight.train_smoke.strategies.pp import as_gloo_opens, micro_batches_of
 from preflight.train_smoke.trainer import mesh
-from preflight.train_smoke.trainer.batch import each
+from preflight.train_smoke.trainer.batch import each, leaves
 from preflight.train_smoke.trainer.names import NEEDS_NUMPY
 from preflight.train_smoke.trainer.sharded import Sharded
 from preflight.train_smoke.trainer.task import Recipe, TrainingTask
 from preflight.train_smoke.trainer.wrapped import Doing, StrategySetting, Variant, Wrapped, all_rows, blocks, shapes_of
 from preflight.train_smoke.user.tensor_parallel import NotRun
-from preflight.train_smoke.user.validation import Given, tensors
+from preflight.train_smoke.user.validation import Given
 
 RANKS = 2
 """Ranks of a pipeline."""
@@ -177,7 +177,7 @@ class UserStage(Sharded):
         if self._stage.is_first:
             given = {name: its for name, its in _inputs(self.plain, task.loss, data).items() if isinstance(its, Tensor)}
         if self._stage.is_last:
-            rows = next(tensor for _, tensor in tensors(data)).shape[0]
+            rows = next(leaf for _, leaf in leaves(data)).shape[0]
             self._schedule.step(**given, target=torch.arange(rows, device=task.device), losses=losses)
         else:
             self._schedule.step(**given)

@@ -51,8 +51,7 @@ def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
 
     def parts(ranks: int) -> tuple[Part, ...]:
         def part(rank: int) -> Part:
-            index = torch.tensor(list(rows[rank]) or [0])
-            return Part(each(lambda tensor: tensor[index.to(tensor.device)], data), len(rows[rank]) / total)
+            return Part(batch.rows_in(data, rows[rank] or [0]), len(rows[rank]) / total)
 
         others = [part(other) for other in range(ranks) if other != cut.rank and rows[other]]
         return (*others, *([part(cut.rank)] if cut.rank < ranks else []))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from preflight.train_smoke.trainer.batch import each
+from preflight.train_smoke.trainer.batch import each, leaves
 from preflight.train_smoke.trainer.buffers import Buffers
 from preflight.train_smoke.trainer.wrapped import as_real
-from preflight.train_smoke.user.validation import Given, tensors
+from preflight.train_smoke.user.validation import Given
 
 AS_WEIGHED = 0.05
 """The share of a row mean's error (or tolerance) up to which a token mean may be off to be recognized as one."""
@@ -78,7 +78,7 @@ def _views(plain: nn.Module) -> Tensor:
 
 
 def _weighings(data: Any) -> Iterator[Weighing]:
-    for path, tensor in tensors(data):
+    for path, tensor in leaves(data):
         for what, valid in _valid(tensor):
             counts = valid.flatten(1).sum(1)
             if bool((counts != counts[0]).any()):

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from preflight.train_smoke.trainer.batch import each
+from preflight.sdk.tensor_bits import raw
+from preflight.train_smoke.trainer.batch import each, rows_in
 from preflight.train_smoke.trainer.buffers import Buffers
 from preflight.train_smoke.trainer.wrapped import as_real
 from preflight.train_smoke.user import token_weights
 from preflight.train_smoke.user.token_weights import Weighing
-from preflight.train_smoke.user.validation import Given, ModelMistake, raw, seed, some
+from preflight.train_smoke.user.validation import Given, ModelMistake, seed, some
 
 SHARE_A_STEP = 0.002
 """The length of SGD's first step as a share of the weights' norm. With momentum, eight steps come to at most 6% of it:
@@ -61,6 +62,11 @@ class Traits:
     """The same for AdamW."""
     step_s: float
     """Seconds that forward and backward take over all rows."""
+
+    @property
+    def exactly(self) -> bool:
+        """Whether alone the batch must be cut as on the ranks, since a different cut is a different function."""
+        return bool(self.batch_norms or self.draws or self.apart)
 
 
 def without_dropout(model: nn.Module) -> list[str]:
@@ -109,7 +115,7 @@ def traits(
     for _, parameter in used:
         parameter.grad = None
     start = time.monotonic()
-    _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
+    _checked(given.loss(plain, rows_in(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
     step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first call included warm-up
     here = [name for name in _without_gradient(plain) if name not in unused]
     apart, weighing = _apart(given, data, device, draws=draws)
@@ -118,10 +124,6 @@ def traits(
         unused, here, batch_norms(given.model), dropouts, draws, apart, weighing.name if weighing else "", own_tokens,
         len(calls), rate, adamw_rate, step_s,
     )  # fmt: skip
-
-
-def _rows(data: Any, rows: list[int]) -> Any:
-    return each(lambda tensor: tensor[torch.tensor(rows, device=tensor.device)], data)
 
 
 def _checked(loss: Any, plain: nn.Module, of: str) -> None:
@@ -188,7 +190,7 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tup
 
     def loss(rows: range) -> float:
         buffers.put_back()
-        return float(given.loss(plain, _rows(data, list(rows))).detach())  # with gradients: a loss may need them
+        return float(given.loss(plain, rows_in(data, rows)).detach())  # with gradients: a loss may need them
 
     total, first, second = map(loss, (range(given.rows), range(middle), range(middle, given.rows)))
     mean = (first * sizes[1] + second * sizes[2]) / sizes[0]

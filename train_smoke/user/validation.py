@@ -1,9 +1,7 @@
 """Checks what a user's function returned: is it a model, a global batch and a loss that can be trained?"""
 
 import copy
-import ctypes
 import dataclasses
-import hashlib
 import itertools
 import random
 import sys
@@ -17,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from preflight.train_smoke.trainer.batch import each
+from preflight.train_smoke.trainer.batch import each, leaves
 from preflight.train_smoke.trainer.memory import is_out_of_memory
 
 WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
@@ -153,22 +151,10 @@ def some(names: list[str]) -> str:
 # The batch
 
 
-def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of a batch with their paths: "batch['ids']"."""
-    if isinstance(data, dict):
-        for key, item in data.items():
-            yield from tensors(item, f"{path}[{key!r}]")
-    elif isinstance(data, tuple | list):
-        for place, item in enumerate(data):
-            yield from tensors(item, f"{path}[{place}]")
-    else:
-        yield path, data
-
-
 def _rows(data: Any) -> int:
     """The number of rows of the global batch. Raises ModelMistake."""
     rows: dict[str, int] = {}
-    for path, tensor in tensors(data):
+    for path, tensor in leaves(data):
         if not isinstance(tensor, Tensor):
             raise ModelMistake("wrong_batch", f"{path} is {_called(tensor)}, expected a tensor{_hint(tensor)}")
         if tensor.dim() == 0:
@@ -203,7 +189,7 @@ def _hint(value: object) -> str:
 def words(data: Any) -> str:
     """ "batch['x'] (8, 16) float32, batch['y'] (8,) int64"."""
     return ", ".join(
-        f"{path} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for path, tensor in tensors(data)
+        f"{path} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for path, tensor in leaves(data)
     )
 
 
@@ -223,20 +209,3 @@ def values(model: nn.Module) -> Iterator[Tensor]:
     """Yields all parameters and buffers, each once."""
     yield from model.parameters()
     yield from model.buffers()
-
-
-def digest(parts: Iterator[Tensor] | Iterator[str]) -> str:
-    """A hash that is equal for parts that are equal to the last bit."""
-    found = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, str):
-            found.update(f"{part}\n".encode())
-        else:
-            found.update(raw(part))
-    return found.hexdigest()[:16]
-
-
-def raw(tensor: Tensor) -> bytes:
-    """Its elements as they are in memory."""
-    flat = tensor.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())

@@ -68,8 +68,8 @@ def _late(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield LATE_RANK.warn(text, noticed_by=others, evidence=proof, **run.job.where(rank))
         else:
             busy = words.duration(again[rank]["busy_s"]) if rank in again else "less"
-            told = f"rank {rank} {text}; in the repeat it computes {busy}: it is not blamed"
-            yield LATE_ONCE.info(told, evidence={**evidence, "confirmed": "1 of 2"})
+            sentence = f"rank {rank} {text}; in the repeat it computes {busy}: it is not blamed"
+            yield LATE_ONCE.info(sentence, evidence={**evidence, "confirmed": "1 of 2"})
 
 
 record = partial(judge_collective.record, operation="all_reduce")

@@ -72,10 +72,10 @@ def _everyones(ctx: Context, own: Arrival) -> dict[int, Arrival]:
     import torch
     from torch import distributed as dist
 
-    told = torch.tensor([own["busy_s"], own["wait_s"], own["core_wait_s"]], device=ctx.device, dtype=torch.float64)
+    times = torch.tensor([own["busy_s"], own["wait_s"], own["core_wait_s"]], device=ctx.device, dtype=torch.float64)
     by_all = torch.empty(3 * len(ctx.members), device=ctx.device, dtype=torch.float64)
     with ctx.collective("all_gather", "3 elements"):
-        dist.all_gather_into_tensor(by_all, told, group=ctx.process_group())
+        dist.all_gather_into_tensor(by_all, times, group=ctx.process_group())
         rows = by_all.view(-1, 3).tolist()
     return {
         rank: {"busy_s": busy_s, "wait_s": wait_s, "core_wait_s": core_wait_s}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-from preflight.check import Action, Code, Context, Finding, Job, Level, Plan, Run, Scope, option
+from preflight.check import Action, After, Code, Context, Finding, Job, Level, Plan, Run, Scope, option
 from preflight.checks.comm.init import failed_init, init_causes, unreachable
 from preflight.checks.comm.shared.judge_collective import few
 from preflight.checks.comm.shared.wrong_again import INTERMITTENT, ONCE
@@ -22,8 +22,8 @@ def _deadline(job: Job) -> float:
 
 PARTS = (failed_init, init_causes, unreachable)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), reads=("env.launch",),
-    unless=("net.mesh",), fresh=True, judges_failures=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, fresh=True, judges_failures=True,
+    after={"env.launch": After.NEEDS | After.READS, "net.mesh": After.UNLESS_FAILED},
 )  # fmt: skip
 """Fresh processes: a CUDA error persists in its process, and memory that gpu.compute held is freed."""
 

@@ -58,15 +58,15 @@ def findings(run: Run) -> Iterator[Finding]:
     failed = {rank: _read(outcome, launched.get(rank, {}).get("environ", {})) for rank, outcome in bad.items()}
     shared = [*_versions(failed, run), *_twins(failed, run)]
     gone = any(map(_gone, bad.values()))
-    causes = _sure({rank: cause for rank, its in failed.items() if (cause := _own_cause(its))}, bad, gone)
+    causes = _sure({rank: cause for rank, failure in failed.items() if (cause := _own_cause(failure))}, bad, gone)
     victims = tuple(rank for rank in failed if rank not in causes)
     yield from shared
     yield from _of_ranks({rank: cause for rank, cause in causes.items() if cause.code is not RDMA}, victims, run)
     yield from _of_rdma({rank: cause for rank, cause in causes.items() if cause.code is RDMA}, victims, run)
     if not (shared or causes or gone):
-        warnings = {rank: its.warnings for rank, its in failed.items()}
+        warnings = {rank: failure.warnings for rank, failure in failed.items()}
         yield from [*_own_versions(failed, run)] or unreachable.findings(
-            warnings, {rank: its.log for rank, its in failed.items()}, run
+            warnings, {rank: failure.log for rank, failure in failed.items()}, run
         )
 
 
@@ -129,7 +129,7 @@ def _own_cause(failed: FailedRank) -> ShownCause | None:
 
 def _groups(failed: Mapping[int, FailedRank], code: Code) -> dict[int, list[Mapping[str, str]]]:
     """The groups matched in all lines that show this code, by rank."""
-    return {rank: [cause.groups for cause in its.causes if cause.code is code] for rank, its in failed.items()}
+    return {rank: [cause.groups for cause in failure.causes if cause.code is code] for rank, failure in failed.items()}
 
 
 def _value(log: str, environ: Mapping[str, str], variable: str) -> str:
@@ -149,7 +149,7 @@ def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
 def _own_versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     """Versions too far apart do not understand each other's first message (2.28 and 2.32: "Message truncated"), and
     report no pair. But each rank's log begins with its own version."""
-    seen = {rank: version for rank, its in failed.items() if (version := log_lines.parse(its.log)["version"])}
+    seen = {rank: version for rank, failure in failed.items() if (version := log_lines.parse(failure.log)["version"])}
     yield from _of_versions(seen, failed, run)
 
 

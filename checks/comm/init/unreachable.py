@@ -90,9 +90,9 @@ def _not_reached(failed: Mapping[Pair, Sequence[int]], run: Run, code: Code, ver
         (run.job.node_of(rank).node, at.get(address, address)) for (address, _), of in failed.items() for rank in of
     }
     ends: dict[str, set[str]] = {}
-    for here, there in links:
-        ends.setdefault(here, set()).add(there)
-        ends.setdefault(there, set()).add(here)
+    for first, second in links:
+        ends.setdefault(first, set()).add(second)
+        ends.setdefault(second, set()).add(first)
     common = [end for end, others in ends.items() if len(others) > 1 and all(end in link for link in links)]
     victims = tuple(sorted({rank for of in failed.values() for rank in of}))
     nodes = {node.node for node in run.job.nodes}

@@ -11,19 +11,33 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
+from preflight.check import (
+    Action,
+    After,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    plots,
+    ranges,
+    words,
+)
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
-from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
+from preflight.checks.comm.shared import confirmation, localize, meetings, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link
-from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.readings import nominal
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 PARTS = (localize, confirmation)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0, needs=("comm.init",),
-    when=localize.SYMPTOMS,
+    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0,
+    after={"comm.init": After.NEEDS, **localize.AFTER_SYMPTOMS},
 )  # fmt: skip
 
 _LOOK = (
@@ -59,7 +73,7 @@ _LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dm
 BUDGET_S = 1.5
 MOST_PAIRS = 5
 """Up to this many get a finding each; more share one."""
-DRAWN = 4
+DRAWN, MOST_COLUMNS = 4, 16
 """Nodes."""
 
 
@@ -73,7 +87,7 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     looks = Looks(facts, run, _doubt)
-    yield from looks.said(_blamed(looks.facts, run))
+    yield from looks.confirmed(_blamed(looks.facts, run))
     yield from looks.only_once()
 
 
@@ -89,8 +103,8 @@ def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     finer = {node for node, inside in links.items() if inside.slow and not inside.is_whole}
     for node, value in slow.items():
         if node not in finer:
-            text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
-            text += f", expected about {rate(usual[node])} like the other nodes"
+            text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {words.rate_of_gb(value)}"
+            text += f", expected about {words.rate_of_gb(usual[node])} like the other nodes"
             yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
     yield from _differing(facts, finer, run)
     for node, inside in links.items():
@@ -137,7 +151,7 @@ def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> 
     """Names both nodes, unless a finding about a part of one explains it (`finer`)."""
     for nodes in _odd_twos(facts, run):
         if not nodes.keys() & set(finer):
-            sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
+            sides = [f"{words.rate_of_gb(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
             yield SLOWER_OF_TWO.warn(
                 f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same"
             )
@@ -152,15 +166,15 @@ def _odd_twos(facts: Mapping[int, Facts], run: Run) -> Iterator[dict[int, float]
 
 def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:
     """What the slow links within a node have in common."""
-    told: set[Link] = set()
+    named: set[Link] = set()
     for rank, roles in sorted(inside.ranks.items()):
         links = [link for link in inside.slow if any(link[role] == rank for role in roles)]
         others = ranges.count(len({*sum(links, ())} - {rank}), "other rank")
         place = {**run.job.where(rank), "local_rank": localize.positions(run.job)[rank].rail}
         text = f"rank {rank} is slow with {others} on its node: {_rates(links, inside)}"
         yield SLOW_GPU.warn(text, noticed_by=tuple(sorted({*sum(links, ())} - {rank})), fix=_fix(run), **place)
-        told |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
-    yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - told), inside, run)
+        named |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
+    yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - named), inside, run)
 
 
 def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Iterator[Finding]:
@@ -168,20 +182,20 @@ def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Ite
     for a, b in slow:
         pairs[min(a, b), max(a, b)].append((a, b))
     if len(pairs) > MOST_PAIRS:
-        told = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
-        text = f"{len(pairs)} pairs of ranks are slow with each other, such as {told}: {_rates(slow, inside)}"
+        subject = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
+        text = f"{len(pairs)} pairs of ranks are slow with each other, such as {subject}: {_rates(slow, inside)}"
         yield SLOW_PAIR.warn(text, node=name, fix=_fix(run))
         return
     for (a, b), links in pairs.items():
-        told = f"ranks {a} and {b} are slow with each other"
-        told = told if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
-        text = f"{told}: {_rates(links, inside)}"
+        subject = f"ranks {a} and {b} are slow with each other"
+        subject = subject if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
+        text = f"{subject}: {_rates(links, inside)}"
         yield SLOW_PAIR.warn(text, node=name, link=f"rank {a} and rank {b}", fix=_fix(run))
 
 
 def _rates(links: Sequence[Link], inside: Inside) -> str:
-    low, high = (rate(end(inside.rates[link] for link in links)) for end in (min, max))
-    usual = rate(statistics.median(inside.usual[link] for link in links))
+    low, high = (words.rate_of_gb(end(inside.rates[link] for link in links)) for end in (min, max))
+    usual = words.rate_of_gb(statistics.median(inside.usual[link] for link in links))
     return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} like other such pairs"
 
 
@@ -192,31 +206,46 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return "no node was timed"
     size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = ranges.count(len(values), "node")
-    return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} median, {rate(min(values))} at least"
+    median, least = words.rate_of_gb(statistics.median(values)), words.rate_of_gb(min(values))
+    return f"{nodes} alone, {size}: busbw {median} median, {least} at least"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    """A strip for each number of ranks per node: only such nodes are comparable."""
+    """Strips of all nodes, and the links within each that has a slow one, else within the first."""
     facts = Looks(facts, run, _doubt).facts
-    odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
-    busbw = _busbw(facts, run)
-    nodes = sorted(node for its in busbw.values() for node in its)
-    places = [place for place, node in enumerate(nodes) if node in odd]
-    strips = [
-        plots.Strip(f"busbw on {ranges.count(width, 'rank')}", "GB/s", [its.get(node) for node in nodes],
-                    [place for place in places if nodes[place] in its])
-        for width, its in busbw.items()
-    ]  # fmt: skip
-    if strips:
-        yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)
-
-
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    """Draws the nodes that have a slow link, else the first."""
-    nodes = intra_node.by_node(Looks(facts, run, _doubt).facts, run)
+    yield from _alone(facts, run)
+    nodes = intra_node.by_node(facts, run)
     odd = [node for node, inside in nodes.items() if inside.slow]
     for node in (odd or list(nodes)[:1])[:DRAWN]:
-        yield from heatmap.within_node(node, nodes[node].slow, nodes[node].rates, run)
-    rest = len(nodes) - max(1, len(odd[:DRAWN]))
-    if rest > 0:
-        yield f"{ranges.count(rest, 'other node')} not drawn"
+        yield _links_within(node, nodes[node], run)
+
+
+def _links_within(node: int, inside: Inside, run: Run) -> plots.Table:
+    """Rank by rank. A link is slow compared with the same link on other nodes, so no heat map has a limit for it."""
+    ranks = sorted({rank for link in inside.rates for rank in link})[:MOST_COLUMNS]
+
+    def cell(link: Link) -> str:
+        return f"{inside.rates[link]:.3g}{'!' * (link in inside.slow)}" if link in inside.rates else "-"
+
+    rows = [(str(a), *(cell((a, b)) for b in ranks)) for a in ranks]
+    title = f"{run.job.nodes[node].node}, from the row's rank to the column's, GB/s (! is slow)"
+    return plots.Table(title, ("", *map(str, ranks)), rows, screen="always")
+
+
+def _alone(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    """A strip for each number of ranks per node: only such nodes are comparable."""
+    odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
+    busbw = _busbw(facts, run)
+    nodes = sorted(node for by_node in busbw.values() for node in by_node)
+    places = [place for place, node in enumerate(nodes) if node in odd]
+    strips = [
+        plots.Strip(
+            f"busbw on {ranges.count(width, 'rank')}",
+            "GB/s",
+            [by_node.get(node) for node in nodes],
+            [place for place in places if nodes[place] in by_node],
+        )
+        for width, by_node in busbw.items()
+    ]
+    if strips:
+        yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)

@@ -11,7 +11,6 @@ from functools import cached_property
 
 from preflight.check import Action, Code, Finding, Run, ranges, words
 from preflight.checks.comm.shared.localize import Link, link_rates
-from preflight.checks.comm.shared.readings import rate
 from preflight.checks.comm.shared.transfers import Doubt, Doubting, Facts
 
 SLOW_ONCE = Code(
@@ -22,7 +21,7 @@ SLOW_ONCE = Code(
 )
 NO_TIME = "not confirmed: there was no time to measure it again"
 ONCE = "not confirmed: it was measured once"
-MOST_TOLD = 3
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Looks:
     def _all_of(self, ends: set[tuple[int, int]]) -> set[Link]:
         return {link for link in self._was.links if any((rank, role) in ends for role, rank in enumerate(link))}
 
-    def said(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+    def confirmed(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """The findings made from `facts`, each with `confirmed` in its evidence; unconfirmed ones say so."""
         if any(of.get("again") for of in self.first.values()):
             proof, why = "2 of 2", ""
@@ -90,12 +89,10 @@ class Looks:
         first, again = link_rates(self.first), self._again
         tried = [link for link in links if link in again] or links
         worst = min(tried, key=first.__getitem__)
-        told = words.some((self._ends(link) for link in links), MOST_TOLD, last=", ")
-        was, now = rate(first[worst]), rate(again.get(worst, first[worst]))
-        text = (
-            f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({told}; the slowest "
-        )
-        text += f"at {was}), but not when measured again ({now}): no rank is blamed"
+        listed = words.some((self._ends(link) for link in links), MOST_NAMED, last=", ")
+        was, now = words.rate_of_gb(first[worst]), words.rate_of_gb(again.get(worst, first[worst]))
+        text = f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({listed}; the "
+        text += f"slowest at {was}), but not when measured again ({now}): no rank is blamed"
         hosts = words.some(dict.fromkeys(self.run.job.node_of(rank).node for rank in worst))
         return SLOW_ONCE.info(text, evidence={"hosts": hosts, "ranks": list(worst), "confirmed": "1 of 2"})
 

@@ -80,7 +80,7 @@ class Links:
     row: Row
     gbps: float
     """Rate in one direction: of a GPU's NVLinks, or of a node's HCAs."""
-    told: str
+    limit: str
     least_bytes: int
 
 
@@ -90,7 +90,7 @@ def busbw(operation: str, bytes_: int, run: Run) -> ExpectedBusbw | None:
     if links is None or bytes_ < links.least_bytes or operation not in links.row.operations:
         return None
     low, high = links.row.usual
-    source = f"{links.told}; {links.row.source}"
+    source = f"{links.limit}; {links.row.source}"
     return ExpectedBusbw(links.row.least * links.gbps, (low * links.gbps, high * links.gbps), source)
 
 
@@ -144,7 +144,7 @@ def _rdma_gbps(node: NodeLog) -> float:
     if set(node.between) != {"NET/IB/GDRDMA"}:
         return 0.0
     names = [node.hcas[card] for card in _cards(node) if card < len(node.hcas)]
-    rates = [_rate(node, name) for name in names]
+    rates = [_gbps(node, name) for name in names]
     if not rates or not all(rates) or len(names) < len(_cards(node)):
         return 0.0
     return sum(rates) / 8
@@ -154,7 +154,7 @@ def _cards(node: NodeLog) -> Sequence[int]:
     return sorted({card for line in node.lines for card in line["cards"]})
 
 
-def _rate(node: NodeLog, name: str) -> float:
+def _gbps(node: NodeLog, name: str) -> float:
     """Gb/s of "mlx5_0:1/IB"; 0 for an Ethernet virtual function, which reports the rate of its shared card."""
     device, _, port = name.partition("/")[0].partition(":")
     for hca in (node.rdma or {"hcas": []})["hcas"]:

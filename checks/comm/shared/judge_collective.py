@@ -15,16 +15,15 @@ from preflight.checks.comm.shared.readings import (
     Whose,
     largest,
     nominal,
-    rate,
     slowest,
 )
 from preflight.checks.comm.shared.wrong_again import WrongResults
 
 BASELINE_SHARE = option(
-    float, 0.0, "warn if the busbw is below this share of the baseline's (--baseline); 0 is 0.8 on nccl, 0.5 on gloo"
-)
-"""A sound NCCL's busbw varies by some percent between runs; gloo's CPUs have other work, too."""
-SHARES = {"nccl": 0.8, "gloo": 0.5}
+    float, 0.0,
+    "warn if the busbw is below this share of the baseline's (--baseline REPORT); 0 is as preflight diff: 0.8 on nccl, "
+    "0.05 on gloo",
+)  # fmt: skip
 MIN_GB_PER_S = option(
     float, 0.0,
     "warn if the busbw of the largest fp32 message is below this many GB/s; 0 uses figures published for the links",
@@ -32,9 +31,11 @@ MIN_GB_PER_S = option(
 """For most links and collectives nothing is published: users who know their cluster can set it."""
 SEVERAL = -1
 """Stands for a rank if there are several."""
-RECORDED, KEPT = 16 * MIB, {"nccl": 0.8, "gloo": 0.05}
-"""The smallest size whose busbw is compared with other runs, and the share that a sound machine keeps. On gloo, other
-work on the processor decides: 0.15 to 1.5 GB/s were seen within two minutes on two cores with a load of 6."""
+KEPT = {"nccl": 0.8, "gloo": 0.05}
+"""The share of the busbw that a sound machine keeps between runs. On gloo, other work on the processor decides: 0.15
+to 1.5 GB/s were seen within two minutes on two cores with a load of 6."""
+SMALL, KEPT_OF_SMALL = 16 * MIB, 0.5
+"""Below this size latency counts, which varies more. It is the largest only where memory or time is short."""
 T = TypeVar("T")
 
 WRONG_RESULT = Code(
@@ -87,7 +88,6 @@ def judge(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[F
     if not any(run.outcomes[rank].kind == "skipped" for rank in facts if rank in run.outcomes):
         yield from _too_slow(facts, run)  # else a type is missing for another reason, which the skip states
     yield from _below_expected(OPERATIONS[operation], facts, run)
-    yield from _slower_than_baseline(OPERATIONS[operation], facts, run)
 
 
 def few(wrong: Collection[int], asked: int) -> bool:
@@ -106,36 +106,38 @@ def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -
         return
     source = _common_source(operation, wrong, len(facts))
     if source is not None:
-        yield looks.said(_sender(source, wrong, facts, run), wrong)
+        yield looks.confirmed(_sender(source, wrong, facts, run), wrong)
     elif (by_groups := smaller_groups.named(facts)) is not None:
-        yield looks.said(_by_groups(*by_groups, wrong, run), wrong)
+        yield looks.confirmed(_by_groups(*by_groups, wrong, run), wrong)
     elif few(wrong, len(facts)) and (operation.addressed or operation.part_received or len(facts) == 2):
         for finding, ranks in _ends(operation, wrong, facts, run):
-            yield looks.said(finding, ranks)
+            yield looks.confirmed(finding, ranks)
     elif few(wrong, len(facts)):
-        yield looks.said(_receivers(wrong, facts, run), wrong)
+        yield looks.confirmed(_receivers(wrong, facts, run), wrong)
     else:
-        yield looks.said(_unknown(wrong, facts), wrong)
+        yield looks.confirmed(_unknown(wrong, facts), wrong)
 
 
 def _sender(source: int, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run) -> Finding:
     others = tuple(rank for rank in wrong if rank != source)
     sizes = wrong[min(others)]
     share = f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
-    text = f"{_told(_clearest(sizes))}; {share}, always in data from rank {source}"
+    text = f"{_describe(_clearest(sizes))}; {share}, always in data from rank {source}"
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 
 def _by_groups(source: int, groups: int, wrong: Mapping[int, list[Computed]], run: Run) -> Finding:
     sizes = wrong[min(wrong)]
-    text = f"{_told(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source} "
-    text += "and different ranks, and right without rank {source}"
+    text = (
+        f"{_describe(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source} "
+    )
+    text += f"and different ranks, and right without rank {source}"
     others = tuple(rank for rank in wrong if rank != source)
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 
 def _receiver(rank: int, sizes: list[Computed], right: int, run: Run) -> Finding:
-    text = f"{_told(_clearest(sizes))}; {ranges.count(right, 'other rank')} got it right"
+    text = f"{_describe(_clearest(sizes))}; {ranges.count(right, 'other rank')} got it right"
     return WRONG_RESULT.fail(text, evidence=_proof(sizes), **run.job.where(rank))
 
 
@@ -148,21 +150,21 @@ def _receivers(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], 
     first = wrong[min(wrong)]
     node = _only({run.job.node_of(rank).node for rank in wrong})
     got = f"{ranges.ranks(wrong)} got it wrong, {ranges.count(right, 'other rank')} right"
-    text = f"{_told(_clearest(first))}; {got}: one of them, or a rank that sends to them, alters what is passed on"
+    text = f"{_describe(_clearest(first))}; {got}: one of them, or a rank that sends to them, alters what is passed on"
     return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _ends(
     operation: Operation, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run
-) -> Iterator[tuple[Finding, Collection[int]]]:  # fmt: skip
+) -> Iterator[tuple[Finding, Collection[int]]]:
     """(finding, the ranks whose results it is based on). If each receiver gets different data, that others got theirs
     right clears no rank: only one that fails with several others is named. For a pair, the node that both are on."""
     sources = {rank: _sources(operation, sizes) for rank, sizes in wrong.items()}
     if len(facts) == 2:
         sources = {rank: {other for other in facts if other != rank} for rank in wrong}
     by_source: dict[int | None, list[int]] = {}
-    for rank, its in sources.items():
-        by_source.setdefault(_only(its - {rank}), []).append(rank)
+    for rank, named in sources.items():
+        by_source.setdefault(_only(named - {rank}), []).append(rank)
     for source, ranks in by_source.items():
         if source is not None and len(ranks) > 1:
             yield _sender(source, {rank: wrong[rank] for rank in ranks}, facts, run), ranks
@@ -177,29 +179,31 @@ def _ends(
 
 def _pair(rank: int, source: int, sizes: list[Computed], run: Run) -> Finding:
     node = _only({run.job.node_of(rank).node, run.job.node_of(source).node})
-    text = f"{_told(_clearest(sizes))}; rank {rank} got it from rank {source}: either of them, or their link"
+    text = f"{_describe(_clearest(sizes))}; rank {rank} got it from rank {source}: either of them, or their link"
     return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(sizes), fix=FIX_PAIR, action=Action.RESTART_JOB)
 
 
 def _part(rank: int, sizes: list[Computed]) -> Finding:
     """A finding about a part of a sum whose other parts are on other ranks."""
-    text = f"{_told(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
+    text = (
+        f"{_describe(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
+    )
     return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _unknown(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts]) -> Finding:
     """A finding that names no rank."""
     first = wrong[min(wrong)]
-    told = _told(_clearest(first))
+    sentence = _describe(_clearest(first))
     if len(facts) == 1:
-        text = f"{told}; there is no other rank: it is this one's memory, libraries or device"
+        text = f"{sentence}; there is no other rank: it is this one's memory, libraries or device"
         return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_ALONE)
     if len(facts) == 2:
-        text = f"{told}; both ranks see wrong results: either of them, or their link"
+        text = f"{sentence}; both ranks see wrong results: either of them, or their link"
         return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR, action=Action.RESTART_JOB)
     decoded = [size for sizes in wrong.values() for size in sizes if size["wrong"] and size["wrong"]["whose"]]
     why = "not all for the same reason" if decoded else "one of the ranks alters values, or the library does"
-    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and no rank can be named: {why}"
+    text = f"{sentence}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and no rank can be named: {why}"
     return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
@@ -207,13 +211,13 @@ def _common_source(operation: Operation, wrong: Mapping[int, list[Computed]], as
     """The rank from which all wrong data comes, if all that noticed agree; else None. Any wrong sum shows that; a wrong
     copy only if no rank got it right, since it may have been altered on the way to some."""
     sources = [_sources(operation, sizes) for sizes in wrong.values()]
-    its = _only(set().union(*sources))
-    if its is None or not all(sources):
+    source = _only(set().union(*sources))
+    if source is None or not all(sources):
         return None
     if operation.received is None:
-        return its if asked > 2 and not few(wrong, asked) else None  # of two, the other may not have added it
-    others = set(wrong) - {its}
-    return its if 2 <= len(others) == asked - 1 else None
+        return source if asked > 2 and not few(wrong, asked) else None  # of two, the other may not have added it
+    others = set(wrong) - {source}
+    return source if 2 <= len(others) == asked - 1 else None
 
 
 def _sources(operation: Operation, sizes: list[Computed]) -> set[int]:
@@ -241,7 +245,7 @@ def _proof(sizes: list[Computed]) -> dict[str, Any]:
     return {"dtype": size["dtype"], "bytes": size["bytes"], **(size["wrong"] or {})}
 
 
-def _told(size: Computed) -> str:
+def _describe(size: Computed) -> str:
     wrong = size["wrong"]
     assert wrong is not None
     got = wrong["got"] if isinstance(wrong["got"], str) else f"{wrong['got']:.9g}"
@@ -292,7 +296,8 @@ def _below_expected(operation: Operation, facts: Mapping[int, Facts], run: Run) 
     least, why = _least_expected(operation, size, run)
     _, busbw = operation.bandwidths(size, times["fp32", size], len(facts))
     if busbw < least:
-        text = f"{nominal(size)} fp32: busbw {rate(busbw)}, expected at least {rate(least)} ({why})"
+        expected = f"expected at least {words.rate_of_gb(least)} ({why})"
+        text = f"{nominal(size)} fp32: busbw {words.rate_of_gb(busbw)}, {expected}"
         yield BELOW_EXPECTED.warn(text)
 
 
@@ -304,32 +309,18 @@ def _least_expected(operation: Operation, size: int, run: Run) -> tuple[float, s
     if usual is None:
         return 0.0, ""
     low, high = usual.usual
-    return usual.least, f"usual are {rate(low)} to {rate(high)}: {usual.source}"
-
-
-def _slower_than_baseline(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Compares the largest size that both runs measured of each type; reports the type that lost most."""
-    share = run[BASELINE_SHARE] or SHARES[run.job.backend]
-    now, then = slowest(facts), slowest(run.baseline(f"comm.{operation.name}"))
-    both = [key for key in now if key in then]
-    kept = {dtype: then[dtype, size] / now[dtype, size] for dtype in ("fp32", "bf16") if (size := largest(both, dtype))}
-    if len(facts) < 2 or not kept or min(kept.values()) >= share:
-        return
-    dtype = min(kept, key=lambda dtype: kept[dtype])
-    size = largest(both, dtype)
-    _, busbw = operation.bandwidths(size, now[dtype, size], len(facts))
-    _, before = operation.bandwidths(size, then[dtype, size], len(facts))
-    least = f"expected at least {rate(share * before)} ({share:g} of the baseline's {rate(before)})"
-    yield SLOWER_THAN_BASELINE.warn(f"{nominal(size)} {dtype}: busbw {rate(busbw)}, {least}")
+    return usual.least, f"usual are {words.rate_of_gb(low)} to {words.rate_of_gb(high)}: {usual.source}"
 
 
 def record(reading: Facts, job: Job, *, operation: str) -> Iterator[Figure]:
-    most = largest(((size["dtype"], size["bytes"]) for size in reading["sizes"]), "fp32")
+    """Runs are compared at the largest message of each type: of two runs, at the smaller of both."""
+    sizes = [(size["dtype"], size["bytes"]) for size in reading["sizes"]]
+    tops = {(dtype, largest(sizes, dtype)) for dtype, _ in sizes}
     for size in reading["sizes"] if job.world_size > 1 else ():
         _, busbw = OPERATIONS[operation].bandwidths(size["bytes"], size["seconds"], job.world_size)
         labels = {"message_size": str(size["bytes"]), "dtype": size["dtype"]}
-        judged = (size["dtype"], size["bytes"]) == ("fp32", most) and most >= RECORDED
-        least = KEPT[job.backend] if judged else None
+        kept = KEPT[job.backend] if size["bytes"] >= SMALL else min(KEPT[job.backend], KEPT_OF_SMALL)
+        least = kept if (size["dtype"], size["bytes"]) in tops else None
         yield Figure(f"{nominal(size['bytes'])} {size['dtype']} busbw", busbw, "GB/s", labels=labels, least=least)
     if delay := reading["latency"]:
         name = f"{nominal(delay['bytes'])} latency"
@@ -345,11 +336,11 @@ def summarize(facts: Mapping[int, Facts], _run: Run, *, operation: str) -> str:
     if len(facts) == 1:
         return f"right up to {nominal(size)}; 1 rank has no bandwidth"
     algbw, busbw = bandwidths(size, times["fp32", size], len(facts))
-    told = [f"{nominal(size)}: algbw {rate(algbw)}, busbw {rate(busbw)}"]
+    parts = [f"{nominal(size)}: algbw {words.rate_of_gb(algbw)}, busbw {words.rate_of_gb(busbw)}"]
     if other:
         at = "" if other == size else f"{nominal(other)} "
-        told.append(f"bf16 {at}{rate(bandwidths(other, times['bf16', other], len(facts))[1])}")
+        parts.append(f"bf16 {at}{words.rate_of_gb(bandwidths(other, times['bf16', other], len(facts))[1])}")
     if delays := [reading["latency"] for reading in facts.values() if reading["latency"]]:
         p50, p99 = max(delay["p50_s"] for delay in delays), max(delay["p99_s"] for delay in delays)
-        told.append(f"{nominal(delays[0]['bytes'])} in {words.duration(p50)} (p99 {words.duration(p99)})")
-    return "; ".join(told)
+        parts.append(f"{nominal(delays[0]['bytes'])} in {words.duration(p50)} (p99 {words.duration(p99)})")
+    return "; ".join(parts)

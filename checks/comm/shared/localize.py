@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from preflight.check import Job, Run, option, pairs
+from preflight.check import After, Job, Run, option, pairs
 from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 SYMPTOMS = (
@@ -17,6 +17,7 @@ SYMPTOMS = (
     "comm.rails", "net.mesh",
 )  # fmt: skip
 """Checks whose findings justify the time to look for the node or the pair."""
+AFTER_SYMPTOMS = dict.fromkeys(SYMPTOMS, After.WHEN_BAD)
 Link = pairs.Pair
 MOST_OF_A_RAIL = 0.75
 ENOUGH = 8
@@ -152,9 +153,17 @@ def _explain(known: Blame, with_sides: bool) -> Blame:
     found = {node: frozenset(roles) for node, roles in sorted(nodes.items())}
     by_rank = {rank: frozenset(roles) for rank, roles in sorted(ranks.items())}
     return Blame(
-        known.usual, known.limit, known.rates, known.places, known.bad, rails, found, by_rank, sides,
+        known.usual,
+        known.limit,
+        known.rates,
+        known.places,
+        known.bad,
+        rails,
+        found,
+        by_rank,
+        sides,
         _by_nodes(left, known.places),
-    )  # fmt: skip
+    )
 
 
 def _used(known: Blame) -> list[Position]:

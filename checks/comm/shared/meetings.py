@@ -53,10 +53,10 @@ def steps_between(job: Job, members: Iterable[int], turns: Iterable[int] | None 
     ranks, place_of = set(members), {rank: place for node in job.nodes for place, rank in enumerate(sorted(node.ranks))}
     at = {(node.node_rank, place_of[rank]): rank for node in job.nodes for rank in node.ranks if rank in ranks}
     width = max((len(node.ranks) for node in job.nodes), default=0)
-    here = sorted({node for node, _ in at})
+    involved = sorted({node for node, _ in at})
     met = []
-    for turn in rounds_between(len(here)) if turns is None else turns:
-        ends = [((a, place), (b, place)) for a, b in pairs.meeting(here, turn) for place in range(width)]
+    for turn in rounds_between(len(involved)) if turns is None else turns:
+        ends = [((a, place), (b, place)) for a, b in pairs.meeting(involved, turn) for place in range(width)]
         met.append([(at[one_end], at[other]) for one_end, other in ends if one_end in at and other in at])
     return _both_ways(met)
 

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from preflight.check import Action, Code, Finding, Run, ranges, words
-from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
-from preflight.checks.comm.shared.readings import rate
 from preflight.sdk.pairs import Wording
 
 MOST_PAIRS = 5
@@ -137,8 +135,10 @@ class LinkMessages:
     def on_many(self, pairs: Sequence[tuple[int, int]]) -> Finding:
         links = [link for pair in pairs for link in self.blame.links[pair]]
         ways = dict.fromkeys(f"{self._node(a)} to {self._node(b)}" for a, b in links)
-        told = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
-        text = f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({told}) {self._rates(links)}"
+        listed = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
+        text = (
+            f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({listed}) {self._rates(links)}"
+        )
         details = self._about(links)
         return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no single node explains this", **details)
 
@@ -156,8 +156,8 @@ class LinkMessages:
         names = [self.run.job.nodes[node].node for node in side]
         used = {self._node(rank) for link in self.blame.rates for rank in link}
         group = next((group.name for group in self.run.groups if used.intersection(group.nodes) == set(names)), "")
-        told = words.some(names, 3, last=", ")
-        return f"{group} ({told})" if group else told
+        listed = words.some(names, 3, last=", ")
+        return f"{group} ({listed})" if group else listed
 
     def _found(self, code: Code, text: str, slow: Sequence[Link], others: str, **where: Any) -> Finding:
         more = self._about(slow, where.get("node"))
@@ -174,8 +174,8 @@ class LinkMessages:
 
     def _evidence(self, slow: Sequence[Link]) -> dict[str, Any]:
         worst = min(slow, key=lambda link: self.blame.rates[link])
-        told: dict[str, Any] = {"from": self._node(worst[0]), "to": self._node(worst[1]), "ranks": list(worst)}
-        return {**told, "gb_per_s": _three(self.blame.rates[worst]), "usual_gb_per_s": _three(self._usual())}
+        evidence: dict[str, Any] = {"from": self._node(worst[0]), "to": self._node(worst[1]), "ranks": list(worst)}
+        return {**evidence, "gb_per_s": _three(self.blame.rates[worst]), "usual_gb_per_s": _three(self._usual())}
 
     def _node(self, rank: int) -> str:
         return self.run.job.nodes[self.blame.places[rank].node].node
@@ -202,25 +202,14 @@ class LinkMessages:
     def _rates(self, links: Iterable[Link]) -> str:
         """ "at 0.31 GB/s", or for several links the slowest and the fastest."""
         values = sorted(self.blame.rates[link] for link in links)
-        low, high = rate(values[0]), rate(values[-1])
+        low, high = words.rate_of_gb(values[0]), words.rate_of_gb(values[-1])
         return f"at {low}" if low == high else f"at {low} to {high}"
 
     def _usual(self) -> float:
         return statistics.median(self.good) if self.good else self.blame.usual
 
     def _expected(self, which: str) -> str:
-        return f"expected about {rate(self._usual())}, as {which}"
-
-
-def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
-    """Compares links that both runs timed; reports if most are much slower."""
-    baseline, now = localize.link_rates(run.baseline(check)), blame.rates
-    factor = run[localize.SLOWER] if run.job.backend == "nccl" else run[localize.MUCH_SLOWER]
-    shares = [now[link] / baseline[link] for link in now if link in baseline]
-    if shares and statistics.median(shares) * factor < 1:
-        usual, before = statistics.median(now.values()), statistics.median(baseline.values())
-        text = f"links have a median of {rate(usual)}, {statistics.median(shares):.0%} of the baseline's"
-        yield SLOWER_THAN_BASELINE.warn(f"{text}; expected about {rate(before)}")
+        return f"expected about {words.rate_of_gb(self._usual())}, as {which}"
 
 
 def _three(value: float) -> float:

@@ -59,8 +59,8 @@ class NodeLog:
     @property
     def nvls(self) -> bool | None:
         """Whether the node uses NVLS; None if no rank's log says so."""
-        said = [line["nvls"] for line in self.lines if line["nvls"] is not None]
-        return all(said) if said else None
+        answers = [line["nvls"] for line in self.lines if line["nvls"] is not None]
+        return all(answers) if answers else None
 
     @property
     def nvls_channels(self) -> int:
@@ -90,10 +90,17 @@ def nodes(facts: Mapping[int, Lines], run: Run) -> list[NodeLog]:
         names = (handle["name"] for handle in reading["seen"]["gpus"].values())
         models.setdefault(run.job.node_of(rank).node, set()).update(names)
     return [
-        NodeLog(name, ranks_, [facts[rank] for rank in ranks_], rdma.get(name), links.get(name, {}),
-             _reach(places.get(name, {})), frozenset(models.get(name, ())))
+        NodeLog(
+            name,
+            ranks_,
+            [facts[rank] for rank in ranks_],
+            rdma.get(name),
+            links.get(name, {}),
+            _reach(places.get(name, {})),
+            frozenset(models.get(name, ())),
+        )
         for name, ranks_ in by_node.items()
-    ]  # fmt: skip
+    ]
 
 
 def _gpus(run: Run, check: str) -> dict[str, dict[str, Any]]:

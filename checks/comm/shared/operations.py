@@ -64,7 +64,7 @@ class Message:
 
     def __init__(
         self, operation: Operation, size: int, dtype: str, rank: int, ranks: int, device: "torch.device"
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         of = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
@@ -118,9 +118,7 @@ def finish(device: "torch.device") -> None:
         torch.cuda.synchronize(device)
 
 
-def _exchange(
-    dist: Any, sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int
-) -> Callable[[], None]:  # fmt: skip
+def _exchange(dist: Any, sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
     """Exchanges with both neighbors in the ring."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     both = [

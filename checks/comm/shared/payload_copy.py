@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from preflight.checks.comm.shared.payload_pattern import BLOCK_ROWS, PERIOD, bytes_at, bytes_of, pieces
 from preflight.checks.comm.shared.readings import Whose, Wrong
-from preflight.checks.comm.shared.wrong_elements import MOST, count, sample, told
+from preflight.checks.comm.shared.wrong_elements import MOST, count, sample, to_wrong
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +31,7 @@ def fill(values: "torch.Tensor", tags: Sequence[Tag]) -> None:
         values[start:stop].copy_(right)
 
 
-def expected(
-    elements: int, tags: Sequence[Tag], device: "torch.device"
-) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
+def expected(elements: int, tags: Sequence[Tag], device: "torch.device") -> Iterator[tuple[int, int, "torch.Tensor"]]:
     """(start, end, int16 values) of these chunks, piece by piece."""
     import torch
 
@@ -47,9 +45,7 @@ def expected(
             yield from _laid(values, first * chunk, piece.start, chunk)
 
 
-def _laid(
-    values: "torch.Tensor", base: int, start: int, chunk: int
-) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
+def _laid(values: "torch.Tensor", base: int, start: int, chunk: int) -> Iterator[tuple[int, int, "torch.Tensor"]]:
     """Places rows: whole chunks are contiguous, parts of chunks are not."""
     if values.shape[1] == chunk:
         yield base, base + values.numel(), values.view(-1)
@@ -97,8 +93,10 @@ def compare(result: "torch.Tensor", tags: Sequence[Tag], ranks: int, addressed: 
     senders = {tags[which][0] for which in wrong_in}
     position, digit = first % chunk, _word(tags[number]) >> 8 * (first % chunk % 4) & 0xFF
     expected_first = 1.0 + (digit + int(bytes_at(torch.tensor([position]))[0])) % 256
-    its = _whose(result[first:last].cpu().to(torch.float64), position, ranks, addressed)
-    return told(found, elements, result.numel(), expected_first, senders.pop() if len(senders) == 1 else None, its)
+    origin = _whose(result[first:last].cpu().to(torch.float64), position, ranks, addressed)
+    return to_wrong(
+        found, elements, result.numel(), expected_first, senders.pop() if len(senders) == 1 else None, origin
+    )
 
 
 def _wrong_chunks(result: "torch.Tensor", piece: "tuple[int, int, torch.Tensor]", chunk: int) -> set[int]:

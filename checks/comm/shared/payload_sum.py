@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from preflight.checks.comm.shared.payload_pattern import PERIOD, Piece, bytes_at, bytes_of, pieces
 from preflight.checks.comm.shared.readings import Whose, Wrong
-from preflight.checks.comm.shared.wrong_elements import Sample, count, sample, told
+from preflight.checks.comm.shared.wrong_elements import Sample, count, sample, to_wrong
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ def compare(result: "torch.Tensor", start: int, chunk: int, ranks: int) -> Wrong
         return None
     found = sample(result, right(), elements)
     first = float(units_at(found.index[:1] + start)) * (min(ranks, WINDOW) + 2)
-    return told(found, elements, result.numel(), first, None, whose(found, start, chunk, ranks))
+    return to_wrong(found, elements, result.numel(), first, None, whose(found, start, chunk, ranks))
 
 
 def whose(found: Sample, start: int, chunk: int, ranks: int) -> Whose | None:
@@ -123,10 +123,10 @@ def _times(
     """One rank's contribution, counted 0, 2 or more times, or in part."""
     strongest = int(weight.abs().argmax())
     rank, more = int(owner[strongest]), float(weight[strongest]) / 3
-    its = weights_at(positions, rank, ranks)
+    rank_weights = weights_at(positions, rank, ranks)
     slack = 1e-9 if exact else 1e-3 * abs(more)  # float32 rounds fractions
     own = int((owner == rank).sum())
-    fits = bool(((weight - its * more).abs() <= slack * 3).all())
+    fits = bool(((weight - rank_weights * more).abs() <= slack * 3).all())
     if not fits or not OWNED <= own <= positions.numel() - OWNED:
         return None
     return {"what": "times", "rank": rank, "other": None, "times": round(1 + more, 4)}

@@ -17,7 +17,7 @@ TAIL = 3.0
 def collective(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[plots.Plot]:
     """Bus bandwidth over message size, and latency by rank."""
     if len(facts) > 1:
-        series = [*_bands(facts, operation, len(facts)), *_baseline(run, operation, len(facts))]
+        series = [*_bands(facts, operation, len(facts)), *_baseline(run)]
         usual, note = _expected(facts, operation, run)
         title = "bus bandwidth by message size"
         yield plots.Chart(title, "message size, bytes", "busbw, GB/s", [*series, *usual], log="xy", note=note)
@@ -34,18 +34,18 @@ def _bands(facts: Mapping[int, Facts], operation: str, ranks: int) -> Iterator[p
                     _, busbw = OPERATIONS[operation].bandwidths(size["bytes"], size["seconds"], ranks)
                     rates.setdefault(size["bytes"], []).append(busbw)
         if rates:
-            points = [(size, min(its), statistics.median(its), max(its)) for size, its in sorted(rates.items())]
+            points = [
+                (size, min(speeds), statistics.median(speeds), max(speeds)) for size, speeds in sorted(rates.items())
+            ]
             yield plots.Series(f"{dtype}, all ranks", points)
 
 
-def _baseline(run: Run, operation: str, ranks: int) -> Iterator[plots.Series]:
-    """The baseline's slowest rank, as the judge uses it."""
-    times = slowest(run.baseline(f"comm.{operation}"))
+def _baseline(run: Run) -> Iterator[plots.Series]:
     for dtype in ("fp32", "bf16"):
-        sizes = sorted(size for own, size in times if own == dtype)
-        points = [(size, OPERATIONS[operation].bandwidths(size, times[dtype, size], ranks)[1]) for size in sizes]
+        figures = [figure for figure in run.earlier if figure.labels.get("dtype") == dtype]
+        points = sorted((int(figure.labels["message_size"]), figure.value) for figure in figures)
         if points:
-            yield plots.Series(f"baseline {dtype}, slowest rank", points, "baseline")
+            yield plots.Series(f"baseline {dtype}, median rank", points, "baseline")
 
 
 def _expected(facts: Mapping[int, Facts], operation: str, run: Run) -> tuple[list[plots.Series], str]:

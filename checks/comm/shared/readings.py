@@ -90,11 +90,6 @@ def nominal(size: int) -> str:
     return words.size(whole if abs(size - whole) < LEFT_OUT * size else size)
 
 
-def rate(gigabytes: float) -> str:
-    """GB/s in words."""
-    return words.rate(gigabytes * 1e9)
-
-
 def slowest(facts: Mapping[int, Facts]) -> dict[tuple[str, int], float]:
     """Seconds of the slowest rank by dtype and bytes, for sizes that all ranks measured, in that order."""
     found: dict[tuple[str, int], list[float]] = {}

@@ -26,8 +26,9 @@ def next_parts(members: Part, tried: Sequence[SmallerGroup]) -> tuple[Part, Part
         return (members[:alone] + members[alone + 1 :], members[alone : alone + 1]) if alone < FEWEST else None
     if tried and tried[-1]["wrong"] == tried[-2]["wrong"]:
         return None
-    cleared = tuple(rank for rank in members if rank in _cleared(tried))
-    suspects = tuple(rank for rank in members if rank not in cleared)
+    known = _cleared(tried)
+    cleared = tuple(rank for rank in members if rank in known)
+    suspects = tuple(rank for rank in members if rank not in known)
     if len(suspects) == 1:
         beside = next(it for it in reversed(tried) if it["wrong"])["ranks"]
         others = tuple(rank for rank in cleared if rank not in beside)
@@ -36,7 +37,7 @@ def next_parts(members: Part, tried: Sequence[SmallerGroup]) -> tuple[Part, Part
     return these + first, those + second
 
 
-def told(parts: Sequence[Part], flags: Sequence[Sequence[bool]]) -> list[SmallerGroup] | None:
+def tried_groups(parts: Sequence[Part], flags: Sequence[Sequence[bool]]) -> list[SmallerGroup] | None:
     """A round, from whether each group's sums were wrong; None if a group's sums disagree."""
     if any(len(set(of_part)) > 1 for of_part in flags):
         return None

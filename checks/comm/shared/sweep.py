@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
+from preflight.check import After, Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
 from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
@@ -62,10 +62,8 @@ UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type"
 
 def plan(level: Level, facts_version: int = 1) -> Plan:
     """The plan of each check of a collective."""
-    return Plan(
-        Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS, baseline=True,
-        facts_version=facts_version,
-    )  # fmt: skip
+    after = {"comm.init": After.NEEDS, **dict.fromkeys(expected.READS, After.USES)}
+    return Plan(Scope.WORLD, level, deadline_s=90, estimate_s=5.0, after=after, facts_version=facts_version)
 
 
 def run(ctx: Context, *, operation: str) -> Facts:
@@ -198,7 +196,7 @@ class Sweep:
             wrong = self.wrong_among(mine, unknown["bytes"], unknown["dtype"])
             own = [float(flag and part == mine) for part in parts for flag in wrong]
             each = [flag > 0 for flag in agreed_each(self.ctx, self.group, own)]
-            more = smaller_groups.told(parts, (each[: len(wrong)], each[len(wrong) :]))
+            more = smaller_groups.tried_groups(parts, (each[: len(wrong)], each[len(wrong) :]))
             if more is None:
                 return []
             tried += more
@@ -311,8 +309,8 @@ def free_memory(ctx: Context, group: Any) -> int:
 
     if ctx.device.type == "cuda":
         return int(torch.cuda.mem_get_info(ctx.device)[0]) // _sharing(ctx, group)
-    here = len([rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members])
-    return int(min(psutil.virtual_memory().available, *_cgroup_leaves())) // max(1, here)
+    local_ranks = len([rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members])
+    return int(min(psutil.virtual_memory().available, *_cgroup_leaves())) // max(1, local_ranks)
 
 
 def _sharing(ctx: Context, group: Any) -> int:

@@ -71,9 +71,11 @@ class Pace:
     def _repeats(self, size: int, seconds: float) -> int:
         aim_s = AIM_SMALL_S if size <= SMALL else AIM_S
         wanted = TIMED if seconds * TIMED <= aim_s else max(LEAST_TIMED, int(aim_s / seconds))
-        fits = TIMED if seconds * TIMED <= SHARE_PER_SIZE * self.deadline_s else int(
-            SHARE_PER_SIZE * self.deadline_s / seconds
-        )  # fmt: skip
+        fits = (
+            TIMED
+            if seconds * TIMED <= SHARE_PER_SIZE * self.deadline_s
+            else int(SHARE_PER_SIZE * self.deadline_s / seconds)
+        )
         return min(wanted, fits) if fits >= LEAST_TIMED else 0
 
 

@@ -125,9 +125,15 @@ class _Way:
 
 
 def measure(
-    ctx: Context, part: Sequence[int], steps: Sequence[Step], budget_s: float, doubt: Doubting, *,
-    reduces: bool = True, with_each_other: bool = False,
-) -> Facts:  # fmt: skip
+    ctx: Context,
+    part: Sequence[int],
+    steps: Sequence[Step],
+    budget_s: float,
+    doubt: Doubting,
+    *,
+    reduces: bool = True,
+    with_each_other: bool = False,
+) -> Facts:
     """`part`: this rank and those it all-reduces with, if it `reduces`. Takes about `budget_s` if links are slow, much
     less on sound ones; as long again if the facts of all ranks are in `doubt`. Even a very slow link gets the minimum:
     three passes of 256 KiB. `with_each_other`: see meetings.steps_again."""
@@ -173,11 +179,11 @@ def _everyones(ctx: Context, steps: Sequence[Step], own: Facts) -> dict[int, Fac
     group, mine = ctx.process_group(), dict(own["links"])
     senders = [{receiver: sender for sender, receiver in step.items()} for step in steps]
     times = [mine.get(sender_of.get(ctx.rank, -1), 0.0) for sender_of in senders]
-    told = torch.tensor([*times, own["reduce_s"] or 0.0], device=ctx.device, dtype=torch.float64)
-    told_by_all = torch.empty(len(ctx.members) * len(told), device=ctx.device, dtype=torch.float64)
-    with ctx.collective("all_gather", f"{len(told)} elements"):
-        dist.all_gather_into_tensor(told_by_all, told, group=group)
-        rows = told_by_all.view(len(ctx.members), -1).tolist()
+    local_times = torch.tensor([*times, own["reduce_s"] or 0.0], device=ctx.device, dtype=torch.float64)
+    times_by_all = torch.empty(len(ctx.members) * len(local_times), device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_gather", f"{len(local_times)} elements"):
+        dist.all_gather_into_tensor(times_by_all, local_times, group=group)
+        rows = times_by_all.view(len(ctx.members), -1).tolist()
     found: dict[int, Facts] = {}
     for rank, row in zip(ctx.members, rows, strict=True):
         links = [(of[rank], seconds) for of, seconds in zip(senders, row, strict=False) if rank in of]

@@ -31,7 +31,7 @@ class WrongResults:
         """Wrong results of both computations, the first one's first."""
         return [result for result in (*_first(self.facts[rank]), *_second(self.facts[rank])) if result["wrong"]]
 
-    def said(self, finding: Finding, ranks: Collection[int]) -> Finding:
+    def confirmed(self, finding: Finding, ranks: Collection[int]) -> Finding:
         """The finding, based on these ranks' results, with `confirmed` in its evidence."""
         proof, why = self._confirmed(ranks)
         text = f"{finding.message}; {why}" if why else finding.message

@@ -70,12 +70,15 @@ def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor
     return Sample(index, got, result.dtype == torch.bfloat16)
 
 
-def told(
-    found: Sample, elements: int, of: int, expected: float, sender: int | None, whose: Whose | None
-) -> Wrong:  # fmt: skip
+def to_wrong(found: Sample, elements: int, of: int, expected: float, sender: int | None, whose: Whose | None) -> Wrong:
     """The form in the facts; `expected` is that of the first wrong element."""
     got = float(found.got[0])
     return {
-        "elements": elements, "of": of, "index": int(found.index[0]), "expected": expected,
-        "got": got if math.isfinite(got) else str(got), "sender": sender, "whose": whose,
-    }  # fmt: skip
+        "elements": elements,
+        "of": of,
+        "index": int(found.index[0]),
+        "expected": expected,
+        "got": got if math.isfinite(got) else str(got),
+        "sender": sender,
+        "whose": whose,
+    }

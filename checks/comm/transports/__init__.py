@@ -10,7 +10,21 @@ and HCA are (src/graph/paths.cc: P2P and GPUDirect up to PXB, unless the machine
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, vote
+from preflight.check import (
+    After,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    ranges,
+    vote,
+)
 from preflight.checks.comm.shared import node_lines
 from preflight.checks.comm.shared.node_lines import NodeLog
 from preflight.checks.comm.shared.readings import MIB
@@ -32,7 +46,11 @@ def _deadline(job: Job) -> float:
 
 
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("comm.init",), uses=node_lines.READS
+    Scope.WORLD,
+    Level.STANDARD,
+    deadline_s=_deadline,
+    estimate_s=3.0,
+    after={"comm.init": After.NEEDS, **dict.fromkeys(node_lines.READS, After.USES)},
 )
 
 SOCKET = Code(
@@ -105,8 +123,8 @@ def read(ctx: Context) -> Facts:
     found["settings"] |= {name: ctx.environ[name][:200] for name in UNTOLD if name in ctx.environ}
     found["version"] = found["version"] or _loaded()
     if len(ctx.members) > 1 and not any(found["ways"].values()):
-        told = f"NCCL {found['version']}" if found["version"] else "NCCL"
-        raise Skip(f"{told}'s log does not say how its ranks are connected, so its choice is unknown", found)
+        version = f"NCCL {found['version']}" if found["version"] else "NCCL"
+        raise Skip(f"{version}'s log does not say how its ranks are connected, so its choice is unknown", found)
     return found
 
 
@@ -176,10 +194,10 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         (NVLS_OFF, nvls, transport_choice.naming("NCCL_NVLS_ENABLE")),
         (DIFFERS, differing, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
     ):
-        yield from _told(code, found, nodes, why)
+        yield from _findings_of(code, found, nodes, why)
 
 
-def _told(
+def _findings_of(
     code: Code, found: Mapping[str, str], nodes: Sequence[NodeLog], why: Callable[[NodeLog], Why | None]
 ) -> Iterator[Finding]:
     """A finding per node and cause, or one for all if every node has it. `found`: texts by node name; "" means no
@@ -196,9 +214,12 @@ def _told(
         for node in of[:1] if everywhere else of:
             where = {} if everywhere else {"node": node.name}
             yield code.warn(
-                text, fix=cause.fix if cause else None, variable=cause.variable if cause else None,
-                evidence=node.evidence, **where,
-            )  # fmt: skip
+                text,
+                fix=cause.fix if cause else None,
+                variable=cause.variable if cause else None,
+                evidence=node.evidence,
+                **where,
+            )
 
 
 def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -213,7 +234,7 @@ def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     nodes = node_lines.nodes(facts, run)
     versions = vote((rank, reading["version"]) for rank, reading in facts.items() if reading["version"])
-    told = [" and ".join(versions.ranks_of)] if versions.ranks_of else []
+    version = " and ".join(versions.ranks_of)
     inside = sorted({way for node in nodes for way in node.inside})
     between = sorted({way.removeprefix("NET/") for node in nodes for way in node.between})
     between = [way.replace("/GDRDMA", " with GPUDirect") for way in between]
@@ -222,4 +243,4 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     parts += ["NVLS"] if any(node.nvls and node.nvls_channels for node in nodes) else []
     channels = vote(enumerate(node.channels for node in nodes if node.channels))
     parts += [ranges.count(channels.usual, "channel")] if channels.ranks_of else []
-    return f"NCCL {told[0] if told else ''}".strip() + (f": {', '.join(parts)}" if parts else "")
+    return f"NCCL {version}".strip() + (f": {', '.join(parts)}" if parts else "")

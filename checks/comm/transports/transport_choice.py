@@ -55,11 +55,11 @@ def usable(node: NodeLog) -> list[str]:
 
 def socket_instead(node: NodeLog) -> str:
     over = sum(count for way, count in node.between.items() if way.startswith("NET/Socket"))
-    there = usable(node)
-    if not over or not there:
+    active = usable(node)
+    if not over or not active:
         return ""
-    shown = words.some(there, 3)
-    return f"NCCL uses sockets to other nodes, expected RDMA: {shown} {'is' if len(there) == 1 else 'are'} active"
+    shown = words.some(active, 3)
+    return f"NCCL uses sockets to other nodes, expected RDMA: {shown} {'is' if len(active) == 1 else 'are'} active"
 
 
 def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:
@@ -100,9 +100,9 @@ def _could(node: NodeLog) -> bool:
     """Whether the cards are known to support GPUDirect, and NCCL or a variable says why they do not use it."""
     able = bool(node.models) and all(DATA_CENTRE.search(name) for name in node.models)
     virtual = any(hca["virtual"] for hca in (node.rdma or {"hcas": []})["hcas"])
-    said = [on for line in node.lines for on in line["gdr"].values()]
+    answers = [on for line in node.lines for on in line["gdr"].values()]
     own = node.network.startswith("IB")  # or HPC-X's plugin IBext, which works like NCCL's own
-    missing = bool(said) and not any(said) and not virtual and own
+    missing = bool(answers) and not any(answers) and not virtual and own
     return able and (missing or _turns_off(node, "NCCL_NET_GDR_LEVEL"))
 
 
@@ -124,19 +124,19 @@ def host_instead(node: NodeLog) -> str:
     forced = _turns_off(node, "NCCL_P2P_DISABLE") or _turns_off(node, "NCCL_P2P_LEVEL")
     if not (switched(node) or (forced and node.reaches)):
         return ""
-    told = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
+    counts = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
     expected = "all over P2P, since NVLinks join its GPUs"
     if not switched(node):  # NCCL avoids P2P between GPUs that are far apart, though the driver has it
         expected = "NCCL to choose, since the driver has P2P between its GPUs"
-    return f"of the connections in the node {told}, expected {expected}"
+    return f"of the connections in the node {counts}, expected {expected}"
 
 
 def network_instead(node: NodeLog) -> str:
     over = {way: count for way, count in node.inside.items() if way.startswith("NET/")}
     if not over or not (_turns_off(node, "NCCL_SHM_DISABLE") or any(way.startswith("NET/Socket") for way in over)):
         return ""  # RDMA may be faster between two sockets (ncclTopoCheckNet in graph/paths.cc)
-    told = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
-    return f"of the connections in the node {told}, expected P2P or shared memory"
+    counts = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
+    return f"of the connections in the node {counts}, expected P2P or shared memory"
 
 
 def without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
@@ -246,10 +246,10 @@ def _why_no_efa(node: NodeLog) -> Why:
 
 
 def why_no_gdr(node: NodeLog) -> Why | None:
-    said = [on for line in node.lines for on in line["gdr"].values()]
+    answers = [on for line in node.lines for on in line["gdr"].values()]
     if _turns_off(node, "NCCL_NET_GDR_LEVEL"):
         return _variable(node, "NCCL_NET_GDR_LEVEL")
-    if said and not any(said):
+    if answers and not any(answers):
         if _turns_off(node, "NCCL_DMABUF_ENABLE"):
             return _variable(node, "NCCL_DMABUF_ENABLE")
         return Why(": its HCAs have neither nvidia_peermem nor DMA-BUF", None, None)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -35,18 +36,16 @@ from preflight.checks.data.resume.compare import Id, ResumeDifference, compare
 from preflight.checks.data.resume.runs import LoaderRun, Order
 
 DEADLINE_S = 180.0
+DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.RANK,
-    Level.STANDARD,
+    lambda asked: Level.STANDARD if asked.sets(DATA) else None,
     deadline_s=DEADLINE_S,
     estimate_s=5.0,
-    uses=("data.sampler",),
-    unless=("data.sampler",),
-    fresh_with=("data",),
-    given=("data",),
+    after={"data.sampler": After.USES | After.UNLESS_FAILED},
+    fresh=True,
 )
 
-DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 BATCHES = option(count, 3, "batches after which the loader is stopped, for the first and for the second time")
 SECONDS = option(seconds, 20.0, "seconds for each of up to four processes; what they do not reach is not compared")
 SAMPLES = option(count, 50_000, "samples to read per epoch and rank")
@@ -144,9 +143,18 @@ def _measured(ctx: Context, code: str, folder: str) -> Facts:
     stops = ctx[BATCHES]
     states = [os.path.join(folder, name) for name in ("first", "second")]
     order = Order(
-        code=code, rank=ctx.group_rank, world=len(ctx.members), local_rank=ctx.local_rank, loads="",
-        skips=0, stops=stops, saves=states[0], workers=None, samples=ctx[SAMPLES], seconds=ctx[SECONDS],
-    )  # fmt: skip
+        code=code,
+        rank=ctx.group_rank,
+        world=len(ctx.members),
+        local_rank=ctx.local_rank,
+        loads="",
+        skips=0,
+        stops=stops,
+        saves=states[0],
+        workers=None,
+        samples=ctx[SAMPLES],
+        seconds=ctx[SECONDS],
+    )
     begun = _run(ctx, order)
     if why := begun["left_out"] or (begun["mistake"] or {}).get("text", ""):
         raise Skip(f"the loader cannot be read by one rank alone: {why}")
@@ -179,13 +187,25 @@ def _compared(begun: LoaderRun, resumed: LoaderRun, stops: int) -> Facts:
     skipped = [] if begun["holder"] else got[:stops]
     known = set(_flat(begun["before"] + begun["rest"]))
     return Facts(
-        name=begun["name"], loader=begun["loader"], holder=begun["holder"], by_index=begun["by_index"],
-        workers=begun["workers"], other_workers=None, stopped=stops, rest=len(begun["rest"]), whole=begun["whole"],
+        name=begun["name"],
+        loader=begun["loader"],
+        holder=begun["holder"],
+        by_index=begun["by_index"],
+        workers=begun["workers"],
+        other_workers=None,
+        stopped=stops,
+        rest=len(begun["rest"]),
+        whole=begun["whole"],
         skipped=None if begun["holder"] else compare([], _flat(begun["before"]), _flat(skipped)),
-        first=_difference(begun, resumed, got[len(skipped) :], 0), next=_next(begun, resumed), second=None,
-        second_next=None, by_workers=None, mistake=resumed["mistake"], workers_mistake="",
+        first=_difference(begun, resumed, got[len(skipped) :], 0),
+        next=_next(begun, resumed),
+        second=None,
+        second_next=None,
+        by_workers=None,
+        mistake=resumed["mistake"],
+        workers_mistake="",
         known=not got or any(id_ in known for id_ in _flat(got)),
-    )  # fmt: skip
+    )
 
 
 def _flat(batches: Sequence[Sequence[Id]]) -> list[Id]:
@@ -228,16 +248,16 @@ def _with_other_workers(ctx: Context, facts: Facts, begun: LoaderRun, order: Ord
     facts["by_workers"] = _difference(begun, seen, seen["before"] + seen["rest"], 0)
 
 
-Told = tuple[Code, str, str, dict[str, Any]]
+Difference = tuple[Code, str, str, dict[str, Any]]
 """(code, severity, sentence, where)."""
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """One finding per code, for all ranks that have it."""
-    found: dict[str, dict[int, Told]] = {}
+    found: dict[str, dict[int, Difference]] = {}
     for rank in sorted(facts):
-        for told in _told(facts[rank]):
-            found.setdefault(told[0].meaning, {})[rank] = told
+        for difference in _differences(facts[rank]):
+            found.setdefault(difference[0].meaning, {})[rank] = difference
     for of_ranks in found.values():
         rank, (code, severity, text, where) = next(iter(of_ranks.items()))
         if len(of_ranks) < len(facts):
@@ -257,7 +277,7 @@ def _unknown(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         )
 
 
-def _told(own: Facts) -> Iterator[Told]:
+def _differences(own: Facts) -> Iterator[Difference]:
     if own["mistake"]:
         where = {key: own["mistake"][key] for key in ("file", "line") if own["mistake"].get(key)}
         yield REFUSED, "fail", f"{own['mistake']['text']} ({_how(own)} after {_batches(own['stopped'])})", where
@@ -265,7 +285,7 @@ def _told(own: Facts) -> Iterator[Told]:
         yield from _resumed(own)
 
 
-def _resumed(own: Facts) -> Iterator[Told]:
+def _resumed(own: Facts) -> Iterator[Difference]:
     first, stopped = own["first"], own["stopped"]
     if not own["holder"]:
         if own["skipped"] or first:
@@ -344,7 +364,7 @@ def _of_next(own: Facts, difference: ResumeDifference) -> str:
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001 -- the engine's signature
     """ "stopped after 3 batches and resumed by skipping: the same 9 batches, and the next epoch"."""
     own = facts[min(facts)]
-    if any(next(_told(other), None) and next(_told(other))[1] != "info" for other in facts.values()):
+    if any(next(_differences(other), None) and next(_differences(other))[1] != "info" for other in facts.values()):
         return "wrong, see its findings"
     if not all(other["known"] for other in facts.values()):
         return "unknown: its content is random, and nothing comes twice"

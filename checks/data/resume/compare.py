@@ -36,9 +36,14 @@ def compare(before: Sequence[Id], expected: Sequence[Id], got: Sequence[Id]) -> 
     wanted, seen = Counter(expected), Counter(got)
     lost, again = wanted - seen, seen - wanted
     return ResumeDifference(
-        kind=kind, shift=shift, first=len(before) + first, lost=lost.total(), lost_example=next(iter(lost), None),
-        again=again.total(), again_example=next(iter(again), None),
-    )  # fmt: skip
+        kind=kind,
+        shift=shift,
+        first=len(before) + first,
+        lost=lost.total(),
+        lost_example=next(iter(lost), None),
+        again=again.total(),
+        again_example=next(iter(again), None),
+    )
 
 
 def _kind(before: list[Id], expected: list[Id], got: list[Id]) -> tuple[Kind, int]:

@@ -91,9 +91,20 @@ def as_they_are(batch: Any) -> Any:
 def run(order: Order) -> LoaderRun:
     """Runs in the separate process."""
     seen = LoaderRun(
-        name="", loader="", holder="", by_index=False, workers=0, streams=False, before=[], rest=[], next=[],
-        whole=False, next_whole=False, left_out="", mistake=None,
-    )  # fmt: skip
+        name="",
+        loader="",
+        holder="",
+        by_index=False,
+        workers=0,
+        streams=False,
+        before=[],
+        rest=[],
+        next=[],
+        whole=False,
+        next_whole=False,
+        left_out="",
+        mistake=None,
+    )
     code = UserCode.parse(order["code"])
     _as_a_new_process(order)
     try:
@@ -122,10 +133,14 @@ def _as_a_new_process(order: Order) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=order["rank"], world_size=order["world"])
 
 
-def _loader(made: Any, seen: LoaderRun) -> Any:
+def _loader(returned: Any, seen: LoaderRun) -> Any:
     """The first training loader, or None."""
     loaders = (
-        made if isinstance(made, dict) else dict(enumerate(made)) if isinstance(made, list | tuple) else {"": made}
+        returned
+        if isinstance(returned, dict)
+        else dict(enumerate(returned))
+        if isinstance(returned, list | tuple)
+        else {"": returned}
     )
     for name, loader in loaders.items():
         if not str(name).startswith(VALIDATION):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -52,19 +53,18 @@ def _deadline(job: Job) -> float:
 
 
 PARTS = (batches, datasets, mistakes, orders, summary, replicas, disjoint)
+DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.WORLD,
     Level.STANDARD,
     deadline_s=_deadline,
     estimate_s=2.0,
-    uses=("comm.init",),
-    unless=("comm.init",),
-    fresh_with=("data",),
+    after={"comm.init": After.USES | After.UNLESS_FAILED},
+    fresh=lambda asked: asked.sets(DATA),
     facts_version=2,
 )
 
 
-DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 SECONDS = option(seconds, 30.0, "seconds for reading all loaders, both epochs")
 SAMPLES = option(count, 10_000_000, "samples to read per epoch and rank")
 PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")
@@ -162,7 +162,7 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         yield OTHER_RANKS_PRINT.info(text, evidence={"printed": first["printed"]})
     written = {rank: other["written"] for rank, other in others if other["written"]}
     if written:
-        names = [name for its in written.values() for name in its]
+        names = [name for writes in written.values() for name in writes]
         often = max(names, key=names.count)
         twice = f", on {names.count(often)} of them" if names.count(often) > 1 else ""
         files = ranges.count(len(set(names)), "file")
@@ -185,8 +185,8 @@ def _proven(loader: Loader, run: Run) -> str:
     wrong = any(finding.severity is not Severity.INFO for finding in _cause(loader, parts, run))
     if wrong:
         return "wrong, see its findings"
-    told = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
-    return "; ".join(filter(None, (summary.summary(loader, parts), told)))
+    batch = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
+    return "; ".join(filter(None, (summary.summary(loader, parts), batch)))
 
 
 def _of_torch(loaders: list[Loader]) -> str:

@@ -48,7 +48,7 @@ class Whole(NamedTuple):
     """A digest of the ids in their order."""
 
 
-class Asked(TypedDict):
+class EpochRead(TypedDict):
     """An epoch to count, as a rank or as all ranks together read it."""
 
     name: str
@@ -83,8 +83,8 @@ def together(
         group = bounded(ctx, ctx.part(ctx.members), min(CHUNK_S, left_s)) if asked else None
     ranks = _Ranks(ctx, group)
     listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
-    told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]
-    return told if ctx.rank == ctx.members[0] else []
+    counted = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]
+    return counted if ctx.rank == ctx.members[0] else []
 
 
 def _has_group() -> bool:
@@ -94,15 +94,17 @@ def _has_group() -> bool:
     return distributed.is_initialized()
 
 
-def _read(key: Key, whole: Whole) -> Asked:
+def _read(key: Key, whole: Whole) -> EpochRead:
     lowest, highest = (int(whole.ids.min()), int(whole.ids.max())) if len(whole.ids) else (0, 0)
-    return Asked(
+    return EpochRead(
         name=key[0], epoch=key[1], length=whole.length, first=min(0, lowest), last=max(whole.length, highest + 1),
         drops=whole.dropped > 0, order=whole.order, silent=[],
     )  # fmt: skip
 
 
-def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
+def _agreed(
+    ctx: Context, read: list[EpochRead], data_parallel: int | None, patience_s: float, end_s: float
+) -> list[EpochRead]:
     """The first answer in the store is valid for all: the first member's, or "nothing" from a rank that has waited long
     enough. (The first member may come as late as any other, and then waits as long.)"""
     from torch.distributed import DistStoreError
@@ -111,22 +113,22 @@ def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience
     store, leads = ctx.store(), ctx.rank == first
     store.set(f"read/{ctx.rank}", json.dumps(read))
     keys = [f"read/{rank}" for rank in others] if leads else ["asked"]
-    asked: list[Asked] = []
+    asked: list[EpochRead] = []
     left_s = min(patience_s * (1 if leads else 2), end_s - time.monotonic())
     with ctx.collective("waiting for all ranks to have read their loaders"), suppress(DistStoreError):
         store.wait(keys, timedelta(seconds=max(0.001, left_s)))
         if leads:
             theirs = dict(zip(others, map(json.loads, store.multi_get(keys)), strict=True))
             asked = _common({first: read, **theirs}, data_parallel)
-    answer: list[Asked] = json.loads(store.compare_set("asked", "", json.dumps(asked)))
+    answer: list[EpochRead] = json.loads(store.compare_set("asked", "", json.dumps(asked)))
     return answer
 
 
-def _common(read: Mapping[int, list[Asked]], data_parallel: int | None) -> list[Asked]:
+def _common(read: Mapping[int, list[EpochRead]], data_parallel: int | None) -> list[EpochRead]:
     """Epochs that all ranks read, with datasets of equal length, in the first rank's order. `read`: by rank."""
-    asked: list[Asked] = []
+    asked: list[EpochRead] = []
     for mine in next(iter(read.values())):
-        of = {rank: epoch for rank, its in read.items() for epoch in its if _key(epoch) == _key(mine)}
+        of = {rank: epoch for rank, epochs in read.items() for epoch in epochs if _key(epoch) == _key(mine)}
         if len(of) < len(read):
             continue
         firsts: dict[str, int] = {}
@@ -138,11 +140,11 @@ def _common(read: Mapping[int, list[Asked]], data_parallel: int | None) -> list[
     return asked
 
 
-def _key(epoch: Asked) -> tuple[str, int, int]:
+def _key(epoch: EpochRead) -> tuple[str, int, int]:
     return epoch["name"], epoch["epoch"], epoch["length"]
 
 
-def _that_fit(asked: list[Asked]) -> Iterator[Asked]:
+def _that_fit(asked: list[EpochRead]) -> Iterator[EpochRead]:
     left = COUNTED
     for epoch in asked:
         if epoch["last"] - epoch["first"] <= left:
@@ -156,9 +158,9 @@ class _Ranks:
     group: "torch.distributed.ProcessGroup | None"
     """None if there is only one rank."""
 
-    def count(self, epoch: Asked, whole: Whole, listed: int) -> Together:
+    def count(self, epoch: EpochRead, whole: Whole, listed: int) -> Together:
         """All ranks' differences from the dataset; only valid on the first member."""
-        told = Together(
+        counted = Together(
             name=epoch["name"], epoch=epoch["epoch"], again={}, missing=[], agains=0, misses=0, again_dropped=0
         )
         ids = whole.ids[:0] if self.ctx.rank in epoch["silent"] else whole.ids
@@ -169,8 +171,8 @@ class _Ranks:
             counts = self._summed(_counts(ids, start, end), where)
             drops = self._summed(_counts(dropped, start, end), f"{where}, dropped") if epoch["drops"] else None
             if self.ctx.rank == self.ctx.members[0]:
-                _tell(told, counts, drops, start, epoch["length"], listed)
-        return told
+                _add_examples(counted, counts, drops, start, epoch["length"], listed)
+        return counted
 
     def _summed(self, counts: "torch.Tensor", where: str) -> "torch.Tensor":
         """The sum over all ranks, on the first member."""
@@ -192,8 +194,8 @@ def _counts(ids: "torch.Tensor", start: int, end: int) -> "torch.Tensor":
     return torch.bincount(chosen - start, minlength=end - start).to(torch.int32)
 
 
-def _tell(
-    told: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
+def _add_examples(
+    counted: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
 ) -> None:
     """Adds what a chunk of counts from index `start` on shows. `listed`: the most ids to list of each kind."""
     import torch
@@ -202,10 +204,10 @@ def _tell(
     wanted[max(0, -start) : max(0, length - start)] = 1
     again = (counts - wanted).clamp_(min=0)
     places, missing = again.nonzero().flatten(), (counts < wanted).nonzero().flatten()
-    told["agains"] += int(again.sum())
-    told["misses"] += len(missing)
+    counted["agains"] += int(again.sum())
+    counted["misses"] += len(missing)
     if drops is not None:
-        told["again_dropped"] += int(torch.minimum(again, drops).sum())
-    told["missing"] += (missing[: listed - len(told["missing"])] + start).tolist()
-    places = places[: listed - len(told["again"])]
-    told["again"] |= {str(place + start): int(again[place]) for place in places.tolist()}
+        counted["again_dropped"] += int(torch.minimum(again, drops).sum())
+    counted["missing"] += (missing[: listed - len(counted["missing"])] + start).tolist()
+    places = places[: listed - len(counted["again"])]
+    counted["again"] |= {str(place + start): int(again[place]) for place in places.tolist()}

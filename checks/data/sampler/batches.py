@@ -52,7 +52,7 @@ def _of_epoch(loader: Loader, number: int) -> dict[int, int]:
 
 
 def _none(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[Finding]:
-    idle = [rank for rank, its in batches.items() if not its]
+    idle = [rank for rank, count in batches.items() if not count]
     most, when = max(batches.values()), "in the second epoch " if number else ""
     expected = f"expected {most:,} as on others" if most else "expected some"
     proof = {"batches": most, "epoch": number}
@@ -67,19 +67,19 @@ def _none(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[F
 def _unequal(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[Finding]:
     """Blames no rank: the fault is in how samples are distributed."""
     sides = sorted(vote(batches).ranks_of.items(), reverse=True)
-    told = [f"{listed(ranks, loader.world)} {_have(ranks)} {_batches(its)}" for its, ranks in sides]
-    if len(told) > 3:
-        told = [told[0], f"{len(told) - 2} groups between", told[-1]]
+    parts = [f"{listed(ranks, loader.world)} {_have(ranks)} {_batches(count)}" for count, ranks in sides]
+    if len(parts) > 3:
+        parts = [parts[0], f"{len(parts) - 2} groups between", parts[-1]]
     (most, first), (fewest, _) = sides[0], sides[-1]
     sizes = vote(constants(loader)) if constants(loader) else None
     why = f" (the batch size is {sizes.sides()})" if sizes and not sizes.unanimous else ""
     when = "in the second epoch " if number else ""
     text = (
-        f"{when}{', '.join(told)}{why}, expected the same on all: after step {fewest:,} {listed(first, loader.world)} "
+        f"{when}{', '.join(parts)}{why}, expected the same on all: after step {fewest:,} {listed(first, loader.world)} "
         f"wait{'s' if len(first) == 1 else ''} in the first collective for ranks that have left the epoch"
     )
     proof = {"most": most, "fewest": fewest, "epoch": number}
-    more = tuple(rank for rank, its in batches.items() if its > fewest)
+    more = tuple(rank for rank, count in batches.items() if count > fewest)
     yield UNEQUAL_BATCHES.finding(loader.severity, loader.says(text), noticed_by=more, evidence=proof, **loader.place)
 
 
@@ -112,10 +112,10 @@ def sizes(loader: Loader) -> Iterator[Finding]:
 def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:
     """One of the training loaders must have the global batch."""
     trained = [candidate for candidate in loaders if not candidate.is_for_evaluation and _known_sizes(candidate)]
-    made = [sum(_known_sizes(candidate).values()) // candidate.sharers * accumulate for candidate in trained]
-    if wanted is None or not made or wanted in made:
+    global_batches = [sum(_known_sizes(candidate).values()) // candidate.sharers * accumulate for candidate in trained]
+    if wanted is None or not global_batches or wanted in global_batches:
         return
-    loader, number = trained[0], made[0]
+    loader, number = trained[0], global_batches[0]
     sizes = _known_sizes(loader)
     each = " or ".join(f"{size:,}" for size in sorted(set(sizes.values()))[:3])
     steps = f" x {accumulate} steps" if accumulate > 1 else ""
@@ -140,5 +140,5 @@ def _known_sizes(loader: Loader) -> dict[int, int]:
 
 def _size(loader: Loader, rank: int) -> int:
     epochs = loader.readings[rank]["epochs"]
-    found = {size for epoch in epochs for size in ([int(its) for its in epoch["sizes"]] or [epoch["last"]])}
+    found = {size for epoch in epochs for size in ([int(full) for full in epoch["sizes"]] or [epoch["last"]])}
     return found.pop() if len(found) == 1 else 0

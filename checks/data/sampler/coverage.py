@@ -64,12 +64,12 @@ def coverage(loader: Loader, number: int) -> Coverage | None:
     length, epochs = loader.length, loader.heads(number)
     if not (loader.by_index and loader.whole_world and loader.is_whole(number) and length is not None and epochs):
         return None
-    told, seen = loader.together.get(number), overlaps.of(loader, number)
+    counted, seen = loader.together.get(number), overlaps.of(loader, number)
     samples, distinct = (sum(epoch[key] for epoch in epochs.values()) for key in ("samples", "distinct"))
-    exact = told is not None or seen.is_all
-    again = told["agains"] - told["again_dropped"] if told else samples - distinct + seen.again
+    exact = counted is not None or seen.is_all
+    again = counted["agains"] - counted["again_dropped"] if counted else samples - distinct + seen.again
     missing = max(0, length - (samples - again if exact else distinct))
-    given = (told["agains"], told["misses"]) if told else (again, missing)  # before batch samplers drop any
+    given = (counted["agains"], counted["misses"]) if counted else (again, missing)  # before batch samplers drop any
     given = (given[0], 0) if loader.of_subsets else given
     return Coverage(
         length=length,

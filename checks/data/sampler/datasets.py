@@ -44,8 +44,10 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
     if counted.unanimous:
         return
     if counted.decided:
-        for rank, its in counted.odd():
-            differing = [at for at, here, there in zip(indices, its, counted.usual, strict=True) if here != there]
+        for rank, digests in counted.odd():
+            differing = [
+                at for at, digest, expected in zip(indices, digests, counted.usual, strict=True) if digest != expected
+            ]
             text = (
                 f"dataset[{differing[0]}] is a different sample than on {counted.share()}; {len(differing)} of "
                 f"{len(indices)} compared differ, expected none"
@@ -54,7 +56,7 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
         return
     sides = ", ".join(listed(ranks, loader.world) for ranks in list(counted.ranks_of.values())[:4])
     more = f" and {len(counted.ranks_of) - 4} more groups" if len(counted.ranks_of) > 4 else ""
-    differing = [at for at, *its in zip(indices, *counted.ranks_of, strict=True) if len(set(its)) > 1]
+    differing = [at for at, *digests in zip(indices, *counted.ranks_of, strict=True) if len(set(digests)) > 1]
     text = f"dataset[{differing[0]}] is a different sample on each of {sides}{more}, expected the same on all ranks"
     yield CONTENT.fail(loader.says(text), evidence={"indices": differing})
 

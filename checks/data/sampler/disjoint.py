@@ -171,15 +171,15 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     paired = {(pair.first, pair.second) for pair in pairs}
     alike = [ranks for ranks in seen.alike() if (ranks[0], ranks[1]) in paired]
     inside = {(ranks[0], other) for ranks in alike for other in ranks[1:]}
-    told = [f"{ranges.ranks(ranks)} see the same {seen.epochs[ranks[0]]['distinct']:,} samples" for ranks in alike]
-    told += [_share(seen, pair) for pair in pairs if (pair.first, pair.second) not in inside]
-    more = f", and {ranges.count(len(told) - NAMED, 'more pair')}" if len(told) > NAMED else ""
+    parts = [f"{ranges.ranks(ranks)} see the same {seen.epochs[ranks[0]]['distinct']:,} samples" for ranks in alike]
+    parts += [_share(seen, pair) for pair in pairs if (pair.first, pair.second) not in inside]
+    more = f", and {ranges.count(len(parts) - NAMED, 'more pair')}" if len(parts) > NAMED else ""
     such = "".join(f", such as {text}" for text in overlaps.example(loader, pairs[0], seen))
     total = ""
     if known and known.exact:
         total = f"; in total {known.again:,} times a sample comes again"
         total += f", and {known.missing:,} of {known.length:,} are read by no rank" if known.missing else ""
-    text = f"{', '.join(told[:NAMED])}{more}{such}{total}; expected each sample on one rank"
+    text = f"{', '.join(parts[:NAMED])}{more}{such}{total}; expected each sample on one rank"
     proof = {
         "pairs": [[pair.first, pair.second, round(pair.share, 4)] for pair in pairs[:20]],
         "again": known and known.again,
@@ -209,7 +209,7 @@ def _share(seen: Overlaps, pair: RankPair) -> str:
 def _culprit(pairs: list[RankPair], seen: Overlaps) -> int | None:
     """The only rank that shares samples with three or more others, which share none with each other."""
     in_all = set.intersection(*({pair.first, pair.second} for pair in pairs))
-    by_two = all(len(its) == 2 for its in seen.common.values())
+    by_two = all(len(samples) == 2 for samples in seen.common.values())
     return in_all.pop() if len(pairs) > 2 and by_two and len(in_all) == 1 else None
 
 
@@ -227,9 +227,9 @@ def never_seen(loader: Loader) -> Iterator[Finding]:
         return
     if not least.missing or least.is_tail or least.is_uneven_only or least.own or not coverage.misses_the_same(loader):
         return
-    told = loader.together.get(0)
-    such = f", such as index {told['missing'][0]:,}" if told and told["missing"] else ""
+    counted = loader.together.get(0)
+    such = f", such as index {counted['missing'][0]:,}" if counted and counted["missing"] else ""
     about = "" if least.exact else "at least "
     text = f"{about}{least.missing:,} of {least.length:,} samples are read by no rank{such}, expected all to be read"
-    proof = {"missing": least.missing, "examples": told["missing"][:10] if told else []}
+    proof = {"missing": least.missing, "examples": counted["missing"][:10] if counted else []}
     yield NEVER_SEEN.finding(loader.severity, loader.says(text), evidence=proof, **loader.place)

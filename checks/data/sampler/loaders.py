@@ -54,9 +54,15 @@ def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | Non
     """The facts about the loaders that the user's function returned, including what it printed and wrote."""
     readings, compared = _read(ctx, called.loaders, called.function, budget, data_parallel)
     return Facts(
-        given=True, function=str(called.function), mistake=called.mistake, readings=readings, together=compared,
-        printed=called.printed, lines=called.lines, written=called.written,
-    )  # fmt: skip
+        given=True,
+        function=str(called.function),
+        mistake=called.mistake,
+        readings=readings,
+        together=compared,
+        printed=called.printed,
+        lines=called.lines,
+        written=called.written,
+    )
 
 
 def torchs_own(ctx: Context, budget: Budget) -> Facts:
@@ -81,9 +87,9 @@ def _read(
         reading, ids = read(loader, name, code, each)
         readings.append(reading)
         length, whole = reading["length"], [at for at, epoch in enumerate(reading["epochs"]) if epoch["whole"]]
-        for number, its in zip(whole, ids, strict=False):
+        for number, epoch_ids in zip(whole, ids, strict=False):
             epoch = reading["epochs"][number]
-            mine[name, number] = Whole(its, length or 0, epoch["dropped"], epoch["order"])
+            mine[name, number] = Whole(epoch_ids, length or 0, epoch["dropped"], epoch["order"])
     slower_s = budget.seconds + budget.patience_s  # how much slower another rank may be
     return readings, together(ctx, mine, data_parallel, slower_s, budget.end_s)
 
@@ -153,7 +159,7 @@ class _One:
                 reading["subset"] = len(self.subset)
             reading["drop_last"] = sampler_chain.drops_last(loader, samplers)
             reading["parted"] = sampler_chain.parted(loader, samplers)
-            reading.update(sampler_chain.said(samplers))  # type: ignore[typeddict-item]
+            reading.update(sampler_chain.settings(samplers))  # type: ignore[typeddict-item]
             if not samplers:
                 reading["shuffle"] = sampler_chain.shuffles(dataset)
 
@@ -269,11 +275,30 @@ def _unread(loader: Any, name: str, known_by: Literal["index", "content"]) -> Re
 
     workers = sampler_chain.linked(loader, "num_workers")
     return Reading(
-        name=name, known_by=known_by, loader=type(loader).__name__, sampler="", by_design="", file=None, line=None,
-        dataset="", length=None, batches=None, drop_last=None, workers=workers if isinstance(workers, int) else 0,
-        num_replicas=None, replica=None, seed=None, shuffle=None, set_epoch=[], epochs=[], loaded=[], seconds=0.0,
-        content={}, machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}", mistake=None,
-    )  # fmt: skip
+        name=name,
+        known_by=known_by,
+        loader=type(loader).__name__,
+        sampler="",
+        by_design="",
+        file=None,
+        line=None,
+        dataset="",
+        length=None,
+        batches=None,
+        drop_last=None,
+        workers=workers if isinstance(workers, int) else 0,
+        num_replicas=None,
+        replica=None,
+        seed=None,
+        shuffle=None,
+        set_epoch=[],
+        epochs=[],
+        loaded=[],
+        seconds=0.0,
+        content={},
+        machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        mistake=None,
+    )
 
 
 def _length(thing: Any) -> int | None:

@@ -32,14 +32,16 @@ CODES = {"user_error": USER_ERROR, "wrong_return": WRONG_RETURN, "stuck": STUCK,
 def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Findings about mistakes, one for all loaders that have it; one that all ranks make blames no rank. Ranks that
     wait for others are to blame only if nothing explains it, and fewer wait than do not."""
-    made = _made(facts)
-    waiting = {rank for (kind, *_), ranks in made.items() if kind == "waits" for rank in ranks}
-    explained = waiting and (any(kind != "waits" for kind, *_ in made) or not all(map(_sound, run.outcomes.values())))
+    by_place = _by_place(facts)
+    waiting = {rank for (kind, *_), ranks in by_place.items() if kind == "waits" for rank in ranks}
+    explained = waiting and (
+        any(kind != "waits" for kind, *_ in by_place) or not all(map(_sound, run.outcomes.values()))
+    )
     absent = [rank for rank in facts if rank not in waiting]
     if not explained and 0 < len(absent) <= len(waiting):
-        yield _absent(absent, made, run)
+        yield _absent(absent, by_place, run)
         return
-    for (kind, *_), ranks in made.items():
+    for (kind, *_), ranks in by_place.items():
         if kind == "waits" and explained:
             continue
         everywhere = len(ranks) == len(facts) > 1
@@ -51,11 +53,11 @@ def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield CODES[kind].fail(mistake["text"], noticed_by=noticed_by, evidence=proof, **place, **where)
 
 
-def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, LoaderMistake]], run: Run) -> Finding:
+def _absent(absent: list[int], by_place: Mapping[tuple[Any, ...], Mapping[int, LoaderMistake]], run: Run) -> Finding:
     """Blames the ranks that have not reached a collective, if they are fewer than those that wait there; if as many, no
-    rank is named. `made`: mistakes of those that wait."""
-    waiting = sorted({rank for ranks in made.values() for rank in ranks})
-    mistake = next(iter(next(iter(made.values())).values()))
+    rank is named. `by_place`: mistakes of those that wait."""
+    waiting = sorted({rank for ranks in by_place.values() for rank in ranks})
+    mistake = next(iter(next(iter(by_place.values())).values()))
     where = run.job.where(absent[0]) if len(absent) == 1 < len(waiting) else {}
     wait = "waits" if len(waiting) == 1 else "wait"
     text = f"{mistake['text']}: {ranges.ranks(waiting)} {wait} there for {ranges.ranks(absent)}"
@@ -63,9 +65,9 @@ def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, Loade
     return STUCK.fail(text, file=mistake["file"], line=mistake["line"], noticed_by=tuple(waiting), **where)
 
 
-def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, LoaderMistake]]:
+def _by_place(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, LoaderMistake]]:
     """Mistakes by kind and place, then by rank. Without a place, texts may have different numbers per rank."""
-    made: dict[tuple[Any, ...], dict[int, LoaderMistake]] = {}
+    by_place: dict[tuple[Any, ...], dict[int, LoaderMistake]] = {}
     for rank, facts_of in facts.items():
         for mistake in _of(facts_of):
             place = (
@@ -73,8 +75,8 @@ def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, LoaderM
                 mistake["file"],
                 mistake["line"] if mistake["file"] else NUMBERS.sub("#", mistake["text"]),
             )
-            made.setdefault(place, {}).setdefault(rank, mistake)
-    return made
+            by_place.setdefault(place, {}).setdefault(rank, mistake)
+    return by_place
 
 
 def _sound(outcome: Outcome) -> bool:
@@ -93,15 +95,16 @@ def different_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]
     if counted.unanimous:
         return
     if counted.decided:
-        for rank, its in counted.odd():
-            text = f"the function returns {_told(its)}, expected {_told(counted.usual)} as on {counted.share()}"
+        for rank, returned in counted.odd():
+            expected = f"{_describe(counted.usual)} as on {counted.share()}"
+            text = f"the function returns {_describe(returned)}, expected {expected}"
             yield DIFFERENT_LOADERS.fail(text, **run.job.where(rank))
         return
-    sides = vote({rank: _told(its) for its, ranks in counted.ranks_of.items() for rank in ranks})
+    sides = vote({rank: _describe(returned) for returned, ranks in counted.ranks_of.items() for rank in ranks})
     yield DIFFERENT_LOADERS.fail(f"the function returns {sides.sides()}, expected the same loaders on all ranks")
 
 
-def _told(names: tuple[str, ...]) -> str:
+def _describe(names: tuple[str, ...]) -> str:
     """ "1 loader", "2 loaders (train, val)"."""
     number = f"{len(names)} loader{'' if len(names) == 1 else 's'}"
     return number if names == ("",) or not names or names[0].isdecimal() else f"{number} ({', '.join(names[:5])})"

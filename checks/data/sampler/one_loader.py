@@ -141,9 +141,16 @@ class Loader:
 
 
 def differing(
-    loader: Loader, counted: Vote[int], say: Callable[..., Finding], fact: str, odd: str, every: str, why: str = "",
-    shown: Callable[[int], str] = "{:,}".format, **place: Any,
-) -> Iterator[Finding]:  # fmt: skip
+    loader: Loader,
+    counted: Vote[int],
+    say: Callable[..., Finding],
+    fact: str,
+    odd: str,
+    every: str,
+    why: str = "",
+    shown: Callable[[int], str] = "{:,}".format,
+    **place: Any,
+) -> Iterator[Finding]:
     """A finding per rank with an unusual number, or one for both sides if no number is usual. `fact`: its name in the
     evidence. `odd`, `every`: texts for one rank and for all: "batches have {} samples"."""
     if counted.unanimous:

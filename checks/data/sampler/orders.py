@@ -32,7 +32,9 @@ def orders(loader: Loader) -> Iterator[Finding]:
     }
     samples = sum(first[rank]["samples"] for rank in shuffled)
     same = [
-        rank for rank, its in shuffled.items() if its and (first[rank]["samples"] >= FEWEST or all(shuffled.values()))
+        rank
+        for rank, is_shuffled in shuffled.items()
+        if is_shuffled and (first[rank]["samples"] >= FEWEST or all(shuffled.values()))
     ]
     if not same or samples < FEWEST or loader.is_for_evaluation or is_sequential(loader):
         return
@@ -78,4 +80,4 @@ def is_same(first: Epoch, second: Epoch) -> bool:
         return first["order"] == second["order"]
     places = {sample["id"]: sample["place"] for sample in first["shown"]}
     both = [(places[sample["id"]], sample["place"]) for sample in second["shown"] if sample["id"] in places]
-    return len(both) >= FEWEST and not first["whole"] and all(here == there for here, there in both)
+    return len(both) >= FEWEST and not first["whole"] and all(order == other for order, other in both)

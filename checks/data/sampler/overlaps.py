@@ -76,7 +76,7 @@ class Overlaps:
     def again(self) -> int:
         """How many times samples come again on another rank; estimated if not all are shown."""
         distinct = sum(epoch["distinct"] for epoch in self.epochs.values())
-        return round(sum(len(its) - 1 for its in self.common.values()) * distinct / max(1, self.looked))
+        return round(sum(len(samples) - 1 for samples in self.common.values()) * distinct / max(1, self.looked))
 
     @cached_property
     def pairs(self) -> list[RankPair]:
@@ -88,8 +88,8 @@ class Overlaps:
             for second, other in others:
                 shared.setdefault((first, second), []).append(id_)
                 crossing[first, second] = crossing.get((first, second), 0.0) + sample["times"] * other["times"]
-        made = [self._pair(*both, ids, crossing[both]) for both, ids in shared.items()]
-        return sorted(made, key=lambda pair: (-pair.share, pair.first, pair.second))
+        found = [self._pair(*both, ids, crossing[both]) for both, ids in shared.items()]
+        return sorted(found, key=lambda pair: (-pair.share, pair.first, pair.second))
 
     def _pair(self, first: int, second: int, shared: list[int], twice: float) -> RankPair:
         limit = min(self._limits[first], self._limits[second])
@@ -129,19 +129,19 @@ class Overlaps:
         own = sum(self._own.values())
         each = 2 * own / max(1, len(self.epochs))
         surely = by_index and not own
-        told = [
+        beyond = [
             pair for pair in self.pairs if _exceeds(pair.twice, max(pair.own, each), 1.0, pair.share, surely=surely)
         ]
-        return told or (self.pairs if self._all_exceed(own, surely=surely) else [])
+        return beyond or (self.pairs if self._all_exceed(own, surely=surely) else [])
 
     def _all_exceed(self, own: float, *, surely: bool) -> bool:
         """Whether all together exceed chance, as if many ranks each shuffle: pairs share little, a rank shares much."""
         twice = 0.0
         held = dict.fromkeys(self.epochs, 0)
-        for its in self.common.values():
-            times = [sample["times"] for _, sample in its]
+        for samples in self.common.values():
+            times = [sample["times"] for _, sample in samples]
             twice += (sum(times) ** 2 - sum(time * time for time in times)) / 2
-            for rank, _ in its:
+            for rank, _ in samples:
                 held[rank] += 1
         share = max((number / len(self.epochs[rank]["shown"]) for rank, number in held.items() if number), default=0.0)
         return _exceeds(twice, own, len(self.epochs) - 1.0, share, surely=surely)

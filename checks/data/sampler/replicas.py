@@ -33,14 +33,14 @@ STOCK = "DistributedSampler"
 
 
 def replicas(loader: Loader) -> Iterator[Finding]:
-    its = {
+    numbers = {
         rank: reading["num_replicas"]
         for rank, reading in loader.readings.items()
         if reading["num_replicas"] is not None
     }
     expected = {loader.replicas, loader.run.job.world_size // loader.sharers}
-    counted = vote(its)
-    if set(its.values()) <= expected:
+    counted = vote(numbers)
+    if set(numbers.values()) <= expected:
         yield from _places(loader)
     elif counted.decided and counted.usual in expected:
         for rank, number in counted.odd():
@@ -48,7 +48,7 @@ def replicas(loader: Loader) -> Iterator[Finding]:
             where = {**loader.place, **loader.run.job.where(rank)}
             yield WRONG_REPLICAS.fail(loader.says(text), evidence={"num_replicas": number}, **where)
     else:
-        yield _wrong_number(loader, counted.usual, list(its), unanimous=counted.unanimous)
+        yield _wrong_number(loader, counted.usual, list(numbers), unanimous=counted.unanimous)
 
 
 def parted_twice(loader: Loader) -> Iterator[Finding]:
@@ -78,23 +78,25 @@ def _wrong_number(loader: Loader, number: int, ranks: list[int], *, unanimous: b
 
 def _places(loader: Loader) -> Iterator[Finding]:
     """Whether each replica has its ranks, in any order: a sampler may number them differently."""
-    its = {rank: reading["replica"] for rank, reading in loader.readings.items() if reading["replica"] is not None}
-    of_replica = {replica: ranks for replica, ranks in vote(its).ranks_of.items() if len(ranks) > loader.sharers}
+    numbers = {rank: reading["replica"] for rank, reading in loader.readings.items() if reading["replica"] is not None}
+    of_replica = {replica: ranks for replica, ranks in vote(numbers).ranks_of.items() if len(ranks) > loader.sharers}
     members = loader.run.members
-    displaced = [rank for ranks in of_replica.values() for rank in ranks if its[rank] != members.index(rank)]
+    displaced = [rank for ranks in of_replica.values() for rank in ranks if numbers[rank] != members.index(rank)]
     if not of_replica:
         return
-    if loader.sharers > 1 or 2 * len(displaced) > len(its) or len(set(its.values())) == 1 or not displaced:
-        told = [f"rank={replica} on {listed(ranks, loader.world)}" for replica, ranks in of_replica.items()]
+    if loader.sharers > 1 or 2 * len(displaced) > len(numbers) or len(set(numbers.values())) == 1 or not displaced:
+        parts = [f"rank={replica} on {listed(ranks, loader.world)}" for replica, ranks in of_replica.items()]
         each = "a rank" if loader.sharers == 1 else f"{loader.sharers} ranks"
-        text = f"the samplers have {', '.join(told[:4])}, expected each number on {each}"
+        text = f"the samplers have {', '.join(parts[:4])}, expected each number on {each}"
         yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replicas": loader.replicas}, **loader.place)
         return
     for rank in sorted(displaced):
-        twins = [twin for twin in of_replica[its[rank]] if twin != rank]
-        text = f"the sampler has rank={its[rank]}, expected {members.index(rank)}: {ranges.ranks(twins)} has it, too"
+        twins = [twin for twin in of_replica[numbers[rank]] if twin != rank]
+        text = (
+            f"the sampler has rank={numbers[rank]}, expected {members.index(rank)}: {ranges.ranks(twins)} has it, too"
+        )
         where = {**loader.place, **loader.run.job.where(rank)}
-        yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replica": its[rank]}, **where)
+        yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replica": numbers[rank]}, **where)
 
 
 def seeds(loader: Loader) -> Iterator[Finding]:

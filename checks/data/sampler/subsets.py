@@ -16,7 +16,7 @@ def of(loader: Any) -> Any:
     """The loader's Subset, if no sampler splits it between ranks; else None."""
     dataset, chain = sampler_chain.linked(loader, "dataset"), sampler_chain.samplers(loader)
     own = any(not type(sampler).__module__.startswith(("torch.", "torchdata.")) for sampler in chain)
-    parted = own or sampler_chain.said(chain)["num_replicas"] is not None or sampler_chain.parted(loader, chain)
+    parted = own or sampler_chain.settings(chain)["num_replicas"] is not None or sampler_chain.parted(loader, chain)
     return dataset if _is_one(dataset) and not parted else None
 
 

@@ -58,8 +58,8 @@ def _in_no_subset(loader: Loader) -> int:
 
 
 def _examples(loader: Loader, what: str, number: int) -> dict[str, object]:
-    told = loader.together.get(0)
-    listed = [] if told is None else list(map(int, told["again"])) if what == "again" else told["missing"]
+    counted = loader.together.get(0)
+    listed = [] if counted is None else list(map(int, counted["again"])) if what == "again" else counted["missing"]
     return {what: number, "examples": listed[:10]}
 
 
@@ -118,8 +118,8 @@ def _samples(loader: Loader) -> str:
     if loader.is_endless and loader.length is not None:
         return f"{loader.length:,} samples again and again"
     if loader.by_index and loader.length is not None:
-        told = "" if loader.is_whole(0) else f"{read:,} of "
-        return f"{told}{loader.length:,} samples"
+        share = "" if loader.is_whole(0) else f"{read:,} of "
+        return f"{share}{loader.length:,} samples"
     how = " by content" if loader.comparable and not loader.by_index else ""
     return f"{read:,} samples{how}{'' if loader.is_whole(0) else ' read'}"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -35,18 +36,16 @@ if TYPE_CHECKING:
     from preflight.checks.data.shared.generators import State
 
 PARTS = (repeated_draws,)
+DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
 PLAN = Plan(
     Scope.WORLD,
-    Level.STANDARD,
+    lambda asked: Level.STANDARD if asked.sets(DATA) else None,
     deadline_s=180.0,
     estimate_s=2.0,
-    uses=("data.sampler",),
-    unless=("comm.init",),
-    given=("data",),
+    after={"data.sampler": After.USES, "comm.init": After.UNLESS_FAILED},
 )
 
 
-DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
 SECONDS = option(seconds, 30.0, "seconds for all loaders together; the rest is skipped")
 PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
 
@@ -79,18 +78,18 @@ def measure(ctx: Context) -> Facts:
 
     given = ctx[DATA]
     assert given is not None, "the engine asks for it"
-    made = called_before(given)
-    if made is None:
+    called = called_before(given)
+    if called is None:
         raise Skip("data.sampler calls the function, but was left out, or its process has ended")
-    if made.mistake is not None:
+    if called.mistake is not None:
         raise Skip("the function returned no loader, see data.sampler")
     end = time.monotonic() + ctx[SECONDS]
     loaders = []
-    for name, loader in made.loaders.items():
+    for name, loader in called.loaders.items():
         ctx.doing(f"starting the workers of loader {name!r}" if name else "starting the loader's workers")
         left = min(ctx[PATIENCE_S], end - time.monotonic())
-        loaders.append(rng_draws.read(loader, name, made.function, made.after, left))
-    libraries = {name: _seeded(made.before.get(name), state) for name, state in made.after.items()}
+        loaders.append(rng_draws.read(loader, name, called.function, called.after, left))
+    libraries = {name: _seeded(called.before.get(name), state) for name, state in called.after.items()}
     return Facts(function=str(given), libraries=libraries, loaders=loaders)
 
 
@@ -130,14 +129,14 @@ def _libraries(facts: Mapping[int, Facts]) -> dict[str, dict[int, Seeded]]:
 def _some_differ(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """One finding for all libraries that are seeded differently on the same ranks."""
     odd: dict[tuple[bool, tuple[int, ...]], dict[str, str]] = {}
-    for library, its in _libraries(facts).items():
-        for group in seed_vote.odd(library, its):
-            odd.setdefault((group.certain, group.ranks), {})[library] = group.said
-    for (certain, ranks), said in odd.items():
+    for library, states in _libraries(facts).items():
+        for group in seed_vote.odd(library, states):
+            odd.setdefault((group.certain, group.ranks), {})[library] = group.text
+    for (certain, ranks), sentences in odd.items():
         where = run.job.where(ranks[0]) if len(ranks) == 1 else {}
         severity = Severity.WARN if certain else Severity.INFO
-        proof = {"libraries": list(said), "ranks": ranges.to_text(ranks)}
-        yield SOME_DIFFER.finding(severity, "; ".join(said.values()), evidence=proof, **where)
+        proof = {"libraries": list(sentences), "ranks": ranges.to_text(ranks)}
+        yield SOME_DIFFER.finding(severity, "; ".join(sentences.values()), evidence=proof, **where)
 
 
 def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
@@ -164,9 +163,9 @@ def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "torch seeded 42, Python and NumPy not seeded on 4 ranks; 4 x 2 DataLoader workers draw differently in 2
     epochs"."""
-    said: dict[str, list[str]] = {}
-    for library, its in _libraries(facts).items():
-        said.setdefault(seed_vote.said(its), []).append(library)
-    seeded = ", ".join(f"{words.some(libraries)} {how}" for how, libraries in said.items())
+    libraries_by_seed: dict[str, list[str]] = {}
+    for library, states in _libraries(facts).items():
+        libraries_by_seed.setdefault(seed_vote.describe(states), []).append(library)
+    seeded = ", ".join(f"{words.some(libraries)} {how}" for how, libraries in libraries_by_seed.items())
     parts = [repeated_draws.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
     return "; ".join([f"{seeded} on {ranges.count(len(facts), 'rank')}", *parts])

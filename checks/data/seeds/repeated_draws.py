@@ -65,8 +65,8 @@ class Repeat:
 def repeats(draws: Mapping[int, Draws], data: Mapping[int, str]) -> Iterator[Repeat]:
     """Repeats of one loader. `draws`: by rank. `data`: by rank a digest of the samples that it reads, if known."""
     known: dict[str, dict[Start, str]] = {}
-    for rank, its in sorted(draws.items()):
-        for look in its["looks"]:
+    for rank, rank_draws in sorted(draws.items()):
+        for look in rank_draws["looks"]:
             start = Start(rank, look["epoch"], look["worker"], data.get(rank, f"rank {rank}"))
             for name, state in look["drawn"].items():
                 known.setdefault(name, {})[start] = state
@@ -148,9 +148,9 @@ def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]
         if repeat.kind == "workers" or not inside.issuperset(repeat.generators):
             yield _finding(repeat, found, loader, name, run)
     why: dict[str, list[int]] = {}
-    for rank, its in loader.items():
-        if its["unseen"]:
-            why.setdefault(its["unseen"], []).append(rank)
+    for rank, rank_draws in loader.items():
+        if rank_draws["unseen"]:
+            why.setdefault(rank_draws["unseen"], []).append(rank)
     for text, ranks in why.items():
         where = run.job.where(ranks[0]) if len(ranks) == 1 < len(loader) else {}
         yield NOT_SEEN.not_measured(f"{_title(name)}nothing was seen on {ranges.ranks(ranks)}: {text}", **where)
@@ -161,14 +161,14 @@ def summarize(name: str, loader: Mapping[int, Draws], run: Run) -> str:
     first = next(iter(loader.values()))
     who = f"{len(loader):,} x {first['workers']} DataLoader workers" if first["workers"] else "samples"
     if any(draws["unseen"] for draws in loader.values()):
-        said = "what is drawn was not seen"
+        sentence = "what is drawn was not seen"
     elif not any(look["drawn"] for draws in loader.values() for look in draws["looks"]):
-        said = "no sample draws random numbers"
+        sentence = "no sample draws random numbers"
     elif found := {repeat.kind for repeat in repeats(loader, _data(name, run))}:
-        said = f"{who} draw the same ({', '.join(sorted(found))})"
+        sentence = f"{who} draw the same ({', '.join(sorted(found))})"
     else:
-        said = f"{who} draw differently{' in 2 epochs' if first['epochs'] > 1 else ''}"
-    return f"{_title(name)}{said}"
+        sentence = f"{who} draw differently{' in 2 epochs' if first['epochs'] > 1 else ''}"
+    return f"{_title(name)}{sentence}"
 
 
 def _data(name: str, run: Run) -> dict[int, str]:
@@ -186,9 +186,9 @@ def _title(name: str) -> str:
 
 
 def _finding(repeat: Repeat, found: list[Repeat], loader: Mapping[int, Draws], name: str, run: Run) -> Finding:
-    its, own = loader[repeat.start.rank], is_own(repeat.generators[0])
+    rank_draws, own = loader[repeat.start.rank], is_own(repeat.generators[0])
     also = {str(other.kind) for other in found if set(other.generators) & set(repeat.generators)}
-    by_rank = OWN_BY_RANK if own else None if its["workers"] else BY_RANK
+    by_rank = OWN_BY_RANK if own else None if rank_draws["workers"] else BY_RANK
     code, fix = {
         "workers": (WORKERS_REPEAT, OWN if own else None),
         "ranks": (RANKS_REPEAT, by_rank),
@@ -196,16 +196,16 @@ def _finding(repeat: Repeat, found: list[Repeat], loader: Mapping[int, Draws], n
     }[repeat.kind]
     # A worker_init_fn that repeats on ranks, but not in epochs, seeds from torch's state: that is the cause.
     by_init = repeat.kind != "ranks" or "epochs" in also
-    cause = its["dataset"] if own else its["init"] if by_init else None
+    cause = rank_draws["dataset"] if own else rank_draws["init"] if by_init else None
     where: dict[str, Any] = {"file": cause and cause["file"], "line": cause and cause["line"]}
     if len(repeat.ranks) == 1 < len(loader):
         where |= run.job.where(repeat.ranks[0])
-    text = f"{_title(name)}{_said(repeat, also)}{_because(repeat, its, cause)}"
+    text = f"{_title(name)}{_sentence(repeat, also)}{_because(repeat, rank_draws, cause)}"
     proof = {"generator": repeat.generators[0], "states": repeat.states, "starts": repeat.starts}
     return code.warn(text, fix=fix, evidence=proof, **where)
 
 
-def _said(repeat: Repeat, also: set[str]) -> str:
+def _sentence(repeat: Repeat, also: set[str]) -> str:
     more = " in both epochs" if repeat.kind == "workers" and "epochs" in also else ""
     more += ", and as other ranks do" if repeat.kind == "workers" and "ranks" in also else ""
     begin = (
@@ -219,13 +219,19 @@ def _said(repeat: Repeat, also: set[str]) -> str:
     )
 
 
-def _because(repeat: Repeat, its: Draws, cause: Named | None) -> str:
+def _because(repeat: Repeat, rank_draws: Draws, cause: Named | None) -> str:
     if cause is not None:
         place = f" ({cause['file']}:{cause['line']})" if cause["file"] else ""
         if not is_own(repeat.generators[0]):
             return f"; {cause['name']}(){place} seeds them"
-        return f"; it is made with {cause['name']}{place}{' and copied to each worker' if its['workers'] else ''}"
-    if not its["workers"]:
+        return (
+            f"; it is made with {cause['name']}{place}{' and copied to each worker' if rank_draws['workers'] else ''}"
+        )
+    if not rank_draws["workers"]:
         return ""
-    own = f"the loader's generator, seeded {its['seed']}" if its["seed"] is not None else "torch's generator"
+    own = (
+        f"the loader's generator, seeded {rank_draws['seed']}"
+        if rank_draws["seed"] is not None
+        else "torch's generator"
+    )
     return f"; workers are seeded from {own}"

@@ -27,58 +27,58 @@ class Odd:
     ranks: tuple[int, ...]
     certain: bool
     """Whether the seed is known to differ; else it may be the same, with more drawn since."""
-    said: str
+    text: str
     """What was found and what was expected, for a sentence."""
 
 
-def seeds(its: Mapping[int, Seeded]) -> Vote[int | str]:
+def seeds(states: Mapping[int, Seeded]) -> Vote[int | str]:
     """The seeds, or the states if seeds are unknown."""
-    return vote({rank: state["state"] if state["seed"] is None else state["seed"] for rank, state in its.items()})
+    return vote({rank: state["state"] if state["seed"] is None else state["seed"] for rank, state in states.items()})
 
 
-def odd(library: str, its: Mapping[int, Seeded]) -> Iterator[Odd]:
-    """Odd ranks. None if all are the same, or all different: both are sound. `its`: by rank."""
-    counted = seeds(its)
+def odd(library: str, states: Mapping[int, Seeded]) -> Iterator[Odd]:
+    """Odd ranks. None if all are the same, or all different: both are sound. `states`: by rank."""
+    counted = seeds(states)
     if counted.decided and not counted.unanimous:
-        yield from _but_on_some(library, its, counted)
+        yield from _but_on_some(library, states, counted)
         return
     seeded = [
-        rank for rank, state in its.items() if state["changed"] and (state["seed"] is not None or state["undrawn"])
+        rank for rank, state in states.items() if state["changed"] and (state["seed"] is not None or state["undrawn"])
     ]
-    left = [rank for rank, state in its.items() if not state["changed"]]
+    left = [rank for rank, state in states.items() if not state["changed"]]
     if seeded and left:
         fewer = min(seeded, left, key=len) if len(seeded) != len(left) else [*seeded, *left]
         yield Odd(tuple(fewer), True, f"{library} is seeded on {ranges.ranks(seeded)}, and not on {ranges.ranks(left)}")
 
 
-def _but_on_some(library: str, its: Mapping[int, Seeded], counted: "Vote[int | str]") -> Iterator[Odd]:
-    most, among = its[counted.ranks_of[counted.usual][0]], counted.share()
+def _but_on_some(library: str, states: Mapping[int, Seeded], counted: "Vote[int | str]") -> Iterator[Odd]:
+    most, among = states[counted.ranks_of[counted.usual][0]], counted.share()
     ranks: dict[tuple[bool, str], list[int]] = {}
     for rank, _ in counted.odd():
-        state = its[rank]
+        state = states[rank]
         if not state["changed"]:
-            certain, said = True, f"{library} is not seeded on {{ranks}}, expected it as on {among}"
+            certain, sentence = True, f"{library} is not seeded on {{ranks}}, expected it as on {among}"
         elif state["seed"] is not None:
-            certain, said = (
+            certain, sentence = (
                 True,
                 f"{library} is seeded {state['seed']} on {{ranks}}, expected {most['seed']} as on {among}",
             )
         elif state["undrawn"] and most["undrawn"]:
-            certain, said = True, f"{library} is seeded differently on {{ranks}} than on {among}, expected the same"
+            certain, sentence = True, f"{library} is seeded differently on {{ranks}} than on {among}, expected the same"
         else:
             certain = False
-            said = f"{library} is seeded differently on {{ranks}} than on {among}, or has drawn differently since"
-        ranks.setdefault((certain, said), []).append(rank)
-    for (certain, said), of in ranks.items():
-        yield Odd(tuple(of), certain, said.format(ranks=ranges.ranks(of)))
+            sentence = f"{library} is seeded differently on {{ranks}} than on {among}, or has drawn differently since"
+        ranks.setdefault((certain, sentence), []).append(rank)
+    for (certain, sentence), of in ranks.items():
+        yield Odd(tuple(of), certain, sentence.format(ranks=ranges.ranks(of)))
 
 
-def said(its: Mapping[int, Seeded]) -> str:
+def describe(states: Mapping[int, Seeded]) -> str:
     """ "seeded 42", "not seeded", "seeded with 4 seeds": after the library's name."""
-    counted = seeds(its)
-    if not any(state["changed"] for state in its.values()):
+    counted = seeds(states)
+    if not any(state["changed"] for state in states.values()):
         return "not seeded"
-    if not all(state["changed"] for state in its.values()):
+    if not all(state["changed"] for state in states.values()):
         return "not seeded on all"
     if counted.unanimous:
         return f"seeded {counted.usual}" if isinstance(counted.usual, int) else "seeded the same"

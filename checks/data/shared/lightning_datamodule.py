@@ -15,8 +15,8 @@ USED = ("_request_dataloader", "_DataLoaderSource", "_process_dataloader")
 """Names used from Lightning's data_connector.py."""
 
 
-def is_one(made: Any) -> bool:
-    return _package(made) != ""
+def is_one(value: Any) -> bool:
+    return _package(value) != ""
 
 
 def loaders(module: Any, nodes: int) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def loaders(module: Any, nodes: int) -> dict[str, Any]:
     return found
 
 
-def _package(made: Any) -> str:
+def _package(value: Any) -> str:
     """ "lightning.pytorch" or "pytorch_lightning"; "" if it is not a data module."""
-    for kind in type(made).__mro__:
+    for kind in type(value).__mro__:
         if kind.__name__ == "LightningDataModule" and kind.__module__.partition(".")[0] in PACKAGES:
             return kind.__module__.removesuffix(".core.datamodule")
     return ""
@@ -89,22 +89,22 @@ def _of_hook(module: Any, package: str, name: str) -> dict[str, Any]:
     states = importlib.import_module(f"{package}.trainer.states")
     does = states.TrainerFn.TESTING if name == "test" else states.TrainerFn.FITTING
     stage = {"train": "TRAINING", "val": "VALIDATING", "test": "TESTING"}[name]
-    made = connector._request_dataloader(connector._DataLoaderSource(module, f"{name}_dataloader"))
+    loaders = connector._request_dataloader(connector._DataLoaderSource(module, f"{name}_dataloader"))
     return {
         path: connector._process_dataloader(module.trainer, does, getattr(states.RunningStage, stage), loader)
-        for path, loader in _flat(made, name)
+        for path, loader in _flat(loaders, name)
     }
 
 
-def _flat(made: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """(path, loader) for a hook's nested lists or dicts of loaders, or a CombinedLoader."""
-    if type(made).__name__ == "CombinedLoader":
-        made = made.iterables
-    if isinstance(made, Mapping):
-        for key, inner in made.items():
+    if type(value).__name__ == "CombinedLoader":
+        value = value.iterables
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
             yield from _flat(inner, f"{path}/{key}")
-    elif isinstance(made, list | tuple):
-        for number, inner in enumerate(made):
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
             yield from _flat(inner, f"{path}/{number}")
     else:
-        yield path, made
+        yield path, value

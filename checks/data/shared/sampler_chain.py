@@ -93,7 +93,7 @@ def epoch_setters(loader: Any) -> Iterator[tuple[str, Callable[[int], Any]]]:
         level = below
 
 
-def said(chain: list[Any]) -> dict[str, int | bool | None]:
+def settings(chain: list[Any]) -> dict[str, int | bool | None]:
     """`num_replicas`, `replica`, `seed` and `shuffle` of the innermost sampler that has them."""
     replicas = next((sampler for sampler in reversed(chain) if _number(sampler, "num_replicas") is not None), None)
     return {

@@ -138,7 +138,7 @@ def _opened(path: Any, _mode: Any, flags: int, *_: Any) -> Iterator[Any]:
         yield path
 
 
-def _made(path: Any, _mode: int, folder: int) -> Iterator[Any]:
+def _new_folder(path: Any, _mode: int, folder: int) -> Iterator[Any]:
     if folder < 0 and not os.path.lexists(path):  # os.makedirs also tries existing ones
         yield path
 
@@ -153,7 +153,7 @@ def _renamed(old: Any, new: Any, old_folder: int, new_folder: int) -> Iterator[A
 
 
 _EVENTS: dict[str, Callable[..., Iterator[Any]]] = {
-    "open": _opened, "os.mkdir": _made, "os.remove": _removed, "os.rmdir": _removed, "os.rename": _renamed,
+    "open": _opened, "os.mkdir": _new_folder, "os.remove": _removed, "os.rmdir": _removed, "os.rename": _renamed,
     "os.truncate": lambda path, _length: iter([path]), "shutil.rmtree": lambda path, _folder: iter([path]),
 }  # fmt: skip
 """Python's (docs.python.org/3/library/audit_events.html). Names relative to an open folder are left out: rmtree's."""

@@ -81,11 +81,11 @@ class patience:  # noqa: N801 -- it reads like a statement: `with patience(30, "
             return
         if self._stuck is None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            self._stuck = self._told(frame)
+            self._stuck = self._stuck_in(frame)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
         raise self._stuck
 
-    def _told(self, frame: FrameType) -> Stuck:
+    def _stuck_in(self, frame: FrameType) -> Stuck:
         expected, code = f"after {self._seconds:g} s, expected {self._what}", self._code
         if code is None:
             return Stuck(f"nothing {expected}")
@@ -159,8 +159,8 @@ def _stacks_of_workers() -> tuple[list[str], list[str]]:
 def _state(pid: int) -> tuple[str, bool]:
     """(state letter of proc(5), whether TELL would be caught: it would kill a spawned worker)."""
     with suppress(OSError), open(f"/proc/{pid}/status") as file:
-        said = dict(line.split(":", 1) for line in file if ":" in line)
-        return said["State"].strip()[:1], bool(int(said["SigCgt"], 16) >> (TELL - 1) & 1)
+        fields = dict(line.split(":", 1) for line in file if ":" in line)
+        return fields["State"].strip()[:1], bool(int(fields["SigCgt"], 16) >> (TELL - 1) & 1)
     return "", False
 
 

@@ -81,11 +81,11 @@ def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
     with traced() as traces:
         try:
             with patience(patience_s, f"{code.function}() to return", code):
-                made = code.call(may_be_none=True)
-                if lightning_datamodule.is_one(made):
+                returned = code.call(may_be_none=True)
+                if lightning_datamodule.is_one(returned):
                     with code.blamed(always=True):
-                        made = lightning_datamodule.loaders(made, nodes)
-            loaders, wrong = _named(made)
+                        returned = lightning_datamodule.loaders(returned, nodes)
+            loaders, wrong = _named(returned)
             mistake = _wrong_return(code, wrong) if wrong else None
         except UserError as error:
             mistake = raised(error)
@@ -110,45 +110,45 @@ def _hint(error: UserError) -> str:
 # What it returns
 
 
-def _named(made: Any) -> tuple[dict[str, Any], str]:
+def _named(returned: Any) -> tuple[dict[str, Any], str]:
     """(loaders by name, what is wrong with them or "")."""
-    if isinstance(made, Mapping):
-        loaders, which = {str(key): loader for key, loader in made.items()}, "whose {name!r} is "
-    elif isinstance(made, list | tuple):
-        loaders, which = {str(number): loader for number, loader in enumerate(made)}, "whose element {name} is "
+    if isinstance(returned, Mapping):
+        loaders, which = {str(key): loader for key, loader in returned.items()}, "whose {name!r} is "
+    elif isinstance(returned, list | tuple):
+        loaders, which = {str(number): loader for number, loader in enumerate(returned)}, "whose element {name} is "
     else:
-        return {"": made}, _no_loader(made)
-    kind = f"a {type(made).__name__}"
+        return {"": returned}, _no_loader(returned)
+    kind = f"a {type(returned).__name__}"
     if not loaders:
-        return {}, f"an empty {type(made).__name__}, expected loaders in it"
+        return {}, f"an empty {type(returned).__name__}, expected loaders in it"
     wrong = [(name, why) for name, loader in loaders.items() if (why := _no_loader(loader) or _nested(loader))]
     return loaders, f"{kind} {which.format(name=wrong[0][0])}{wrong[0][1]}" if wrong else ""
 
 
-def _no_loader(made: Any) -> str:
+def _no_loader(returned: Any) -> str:
     """What it is, and what was expected; "" for an object that a `for` can iterate repeatedly. (A user's class that is
     its own iterator may start over in `__iter__`: reading it tells.)"""
     import torch
     from torch.utils.data import Dataset, IterableDataset, Sampler
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    kind, name = type(made), type(made).__name__
-    if made is None:
+    kind, name = type(returned), type(returned).__name__
+    if returned is None:
         return "None, expected a loader"
-    if isinstance(made, type):
-        return f"the class {made.__name__}, expected an object of it"
-    if isinstance(made, types.FunctionType | types.MethodType):
-        return f"the function {made.__name__}, expected what it returns"
-    if isinstance(made, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
+    if isinstance(returned, type):
+        return f"the class {returned.__name__}, expected an object of it"
+    if isinstance(returned, types.FunctionType | types.MethodType):
+        return f"the function {returned.__name__}, expected what it returns"
+    if isinstance(returned, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
         return f"a {name}, which can be read only once: expected the loader, which every epoch reads from the start"
     has_rows = hasattr(kind, "__getitem__")
-    if isinstance(made, Dataset) and not isinstance(made, IterableDataset) and not hasattr(kind, "__iter__"):
+    if isinstance(returned, Dataset) and not isinstance(returned, IterableDataset) and not hasattr(kind, "__iter__"):
         return f"a dataset ({name}), expected the DataLoader that reads it"
     if has_rows and kind.__module__.startswith("datasets."):  # Hugging Face's, which iterates over its rows
         return f"a dataset (datasets.{name}), expected the DataLoader that reads it"
-    if isinstance(made, Sampler):
+    if isinstance(returned, Sampler):
         return f"a sampler ({name}), expected the DataLoader that uses it"
-    if isinstance(made, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
+    if isinstance(returned, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
         return f"of type {name}, expected a DataLoader, or another object that a for loop reads once per epoch"
     return ""
 
@@ -156,11 +156,11 @@ def _no_loader(made: Any) -> str:
 _ONCE = ("builtins", "itertools", "_io")
 
 
-def _nested(made: Any) -> str:
+def _nested(returned: Any) -> str:
     """What is wrong with a nested list; it would count as a loader with few batches."""
-    inner = list(made.values()) if isinstance(made, Mapping) else made
+    inner = list(returned.values()) if isinstance(returned, Mapping) else returned
     if isinstance(inner, list | tuple) and any(hasattr(loader, "batch_sampler") for loader in inner[:100]):
-        return f"a {type(made).__name__} of loaders, expected a loader: name all of them in one list or dict"
+        return f"a {type(returned).__name__} of loaders, expected a loader: name all of them in one list or dict"
     return ""
 
 

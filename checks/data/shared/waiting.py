@@ -112,8 +112,8 @@ def _killed(iterator: Any, error: BaseException | None) -> str:
     if not codes or (isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error)):
         return ""
     how = signal.Signals(-codes[0]).name if codes[0] < 0 else f"exit status {codes[0]}"
-    told = f"{len(codes)} of {ranges.count(len(workers), 'DataLoader worker')} ended by {how}, expected {LIVE}"
-    return f"{told}{WHY.get(how, '')}"
+    sentence = f"{len(codes)} of {ranges.count(len(workers), 'DataLoader worker')} ended by {how}, expected {LIVE}"
+    return f"{sentence}{WHY.get(how, '')}"
 
 
 @dataclass(frozen=True)

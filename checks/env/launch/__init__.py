@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
-from preflight.check import Action, Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Action, After, Code, Context, Finding, Group, Level, Plan, Run, Scope, plots, ranges, vote
 from preflight.checks.env.launch import cores, node_groups, places
 from preflight.checks.env.launch.cores import Cores
 from preflight.checks.env.launch.node_groups import Listed
@@ -23,7 +23,7 @@ from preflight.sdk import slurm
 
 STRANGERS = "preflight.strangers"
 PARTS = (node_groups, cores)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, after={STRANGERS: After.READS})
 
 INVALID = Code(
     "A launch variable is missing or not a number.",
@@ -91,7 +91,7 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
-    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", *UNTOLD_BY_NCCL)
+    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *places.VISIBLE, *UNTOLD_BY_NCCL)
     facts: Facts = {
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,
@@ -135,8 +135,8 @@ def _listed(facts: Mapping[int, Facts]) -> list[Listed]:
     return [reading["listed"] for reading in facts.values() if "listed" in reading]
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    return places.table(facts, run)
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    yield places.table(facts, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -210,9 +210,9 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if size != usual:
             yield UNEVEN.warn(f"{ranges.count(size, 'rank')}, expected {usual} as on most nodes", node=node.node)
         for rank in node.ranks:
-            said = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
-            if said is not None and re.fullmatch("[0-9]{1,9}", said) and int(said) != size:
-                text = f"LOCAL_WORLD_SIZE is {said}, expected {size}, the ranks on this node"
+            value = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
+            if value is not None and re.fullmatch("[0-9]{1,9}", value) and int(value) != size:
+                text = f"LOCAL_WORLD_SIZE is {value}, expected {size}, the ranks on this node"
                 yield LOCAL_WORLD_SIZE.fail(text, node=node.node, rank=rank, variable="LOCAL_WORLD_SIZE")
 
 
@@ -237,13 +237,13 @@ def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node in run.job.nodes:
         holder: dict[str, int] = {}
         for rank in node.ranks:
-            said = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
-            if said is None or places.sees_one_gpu(facts[rank]):
+            value = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
+            if value is None or places.sees_one_gpu(facts[rank]):
                 continue
-            other = holder.setdefault(said, rank)
+            other = holder.setdefault(value, rank)
             if other != rank:
                 gpu = ": both would take one GPU" if run.job.backend == "nccl" else ""
-                text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too{gpu}"
+                text = f"LOCAL_RANK is {value}, which rank {other} on this node has, too{gpu}"
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
 
 

@@ -57,14 +57,14 @@ def _first_thread(cpu: int, root: str) -> int:
 
 def findings(known: Mapping[int, Cores], run: Run) -> Iterator[Finding]:
     """`known`: by rank. A node of which not all ranks are known is left out: the others may use what is free."""
-    told: set[int] = set()
+    named: set[int] = set()
     own = {rank: frozenset(ranges.from_text(cores["own"])) for rank, cores in known.items()}
     nodes = [node for node in run.job.nodes if node.ranks and all(rank in known for rank in node.ranks)]
     for node in nodes:
         for finding, ranks_ in _sharing(node, own, known, run):
-            told.update(ranks_)
+            named.update(ranks_)
             yield finding
-    yield from _few([node for node in nodes if not told & set(node.ranks)], own, known, run)
+    yield from _few([node for node in nodes if not named & set(node.ranks)], own, known, run)
 
 
 def _sharing(

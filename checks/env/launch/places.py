@@ -1,13 +1,14 @@
 """Where the ranks are: the node, the local rank, and the GPU that follows from it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from preflight.check import Node, Run, ranges
+from preflight.check import Node, Run, plots, ranges
 
 Rank = Mapping[str, Any]
 """The facts of one rank in env.launch."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 MOST_KINDS, MOST_TEXT = 16, 40
 
 
@@ -24,21 +25,24 @@ def are_dealt_out(nodes: Sequence[Node]) -> bool:
 
 def sees_one_gpu(reading: Rank) -> bool:
     """Whether the launcher shows a rank a single GPU, its own (srun --gpus-per-task=1)."""
-    return bool(re.fullmatch("[^,]+", reading["environ"].get("CUDA_VISIBLE_DEVICES", "")))
+    return bool(re.fullmatch("[^,]+", visible_devices(reading) or ""))
 
 
-def table(facts: Mapping[int, Rank], run: Run) -> Iterator[str]:
-    """One line per kind of node: same number and spacing of ranks, same local ranks and GPUs."""
+def visible_devices(reading: Rank) -> str | None:
+    """The variable that says which GPUs the rank sees, of NVIDIA or AMD (HIP reads CUDA's, too)."""
+    return next((reading["environ"][name] for name in VISIBLE if name in reading["environ"]), None)
+
+
+def table(facts: Mapping[int, Rank], run: Run) -> plots.Table:
+    """One row per kind of node: same number and spacing of ranks, same local ranks and GPUs."""
     kinds: dict[object, list[Node]] = {}
     for node in run.job.nodes:
         kinds.setdefault(_kind(node, facts, run), []).append(node)
-    rows = [("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")]
-    rows += [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-    if rest := list(kinds.values())[MOST_KINDS:]:
-        yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
+    rows = [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
+    rest = list(kinds.values())[MOST_KINDS:]
+    left = f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
+    heads = ("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")
+    return plots.Table("where the ranks are", heads, rows, left if rest else "", screen="quiet")
 
 
 def _kind(node: Node, facts: Mapping[int, Rank], run: Run) -> object:
@@ -53,15 +57,15 @@ def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[st
 
 def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]:
     """Local ranks and GPUs, in the order of the ranks."""
-    here = [facts.get(rank) for rank in node.ranks]
-    local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in here])
-    gpus = _in_order([_gpu(reading) if reading else "?" for reading in here])
+    readings = [facts.get(rank) for rank in node.ranks]
+    local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in readings])
+    gpus = _in_order([_gpu(reading) if reading else "?" for reading in readings])
     return local, gpus if run.job.backend == "nccl" else ""
 
 
 def _gpu(reading: Rank) -> str:
-    """The GPU as CUDA_VISIBLE_DEVICES names it; gpu.inventory compares UUIDs."""
-    visible = reading["environ"].get("CUDA_VISIBLE_DEVICES")
+    """The GPU as that variable names it; gpu.inventory compares UUIDs."""
+    visible = visible_devices(reading)
     if visible is None:
         return str(reading["local_rank"])
     names = [name.strip() for name in visible.split(",")]

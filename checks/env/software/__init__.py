@@ -79,7 +79,7 @@ PATHS = Code(
 
 QUICK_S, READ_S = 4.0, 12.0
 """Time limits for reading files, at level quick (the code alone) and above. Both leave the deadline a reserve."""
-TOLD, IN_EVIDENCE = 4, 50
+NAMED, IN_EVIDENCE = 4, 50
 """How many packages and files a message names, and how many the evidence holds."""
 MISSING = "missing"
 NO_MATTER = {"pip", "torch"}
@@ -101,7 +101,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     ctx.doing("looking at what is installed")
     versions, paths = installed.versions(ctx.environ)
-    folder = ctx[CODE] or code.here()
+    folder = ctx[CODE] or code.current_folder()
     ctx.doing("reading the code", file=folder)
     is_quick = ctx.level is Level.QUICK
     cache = DigestCache(QUICK_S if is_quick else READ_S)
@@ -191,7 +191,9 @@ def _versions(
     name: str, called: str, say: Callable[..., Finding], facts: Mapping[int, Facts], run: Run
 ) -> Generator[Finding, None, Vote[str]]:
     """Findings about one component's version; returns the vote. Unknown versions do not vote."""
-    votes = vote((rank, version) for rank, its in facts.items() if (version := its["versions"][name]) is not None)
+    votes = vote(
+        (rank, version) for rank, reading in facts.items() if (version := reading["versions"][name]) is not None
+    )
     yield from _against_most(called, votes, say, run)
     return votes
 
@@ -209,15 +211,11 @@ def _node(rank: int, run: Run) -> str:
 
 def _sides(votes: Vote[str], run: Run) -> str:
     """ "2.6.0 on node-0; 2.7.0 on node-1 and 3 others" """
-    told = []
+    sides = []
     for value, ranks in votes.ranks_of.items():
         others = f" and {ranges.count(len(ranks) - 1, 'other')}" if len(ranks) > 1 else ""
-        told.append(f"{value} on {_node(ranks[0], run)}{others}")
-    return _listed(told)
-
-
-def _listed(told: list[str]) -> str:
-    return words.some(told, TOLD, "; ", "; ")
+        sides.append(f"{value} on {_node(ranks[0], run)}{others}")
+    return words.clauses(sides, NAMED)
 
 
 def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -233,13 +231,13 @@ def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
             odd.setdefault(rank, []).append(f"{name} is {version}, expected {expected}")
         if not votes.decided:
             split.append(f"{name} is {_sides(votes, run)}")
-    for rank, told in odd.items():
-        text = f"{ranges.count(len(told), 'package')} different from most nodes: {_listed(told)}"
-        yield PACKAGES.warn(text, node=_node(rank, run), evidence={"packages": told[:IN_EVIDENCE]})
+    for rank, differences in odd.items():
+        text = f"{ranges.count(len(differences), 'package')} different from most nodes: "
+        text += words.clauses(differences, NAMED)
+        yield PACKAGES.warn(text, node=_node(rank, run), evidence={"packages": differences[:IN_EVIDENCE]})
     if split:
-        text = (
-            f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: {_listed(split)}"
-        )
+        text = f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: "
+        text += words.clauses(split, NAMED)
         yield PACKAGES.warn(text, evidence={"packages": split[:IN_EVIDENCE]})
 
 
@@ -255,7 +253,7 @@ def _differing_bytes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     differing = _differing(lists.values())
     names = {package.split(" ", 1)[0] for package in differing}
     versions = dict(package.split(" ", 1) for own in [*lists.values()][:1] for package in own)
-    files = {rank: its for rank, reading in facts.items() if (its := reading.get("package_files"))}
+    files = {rank: reading["package_files"] for rank, reading in facts.items() if reading.get("package_files")}
     compared = {name: versions[name] for name in package_files.COMPARED if name in versions and name not in names}
     yield from same_bytes.packages(files, compared, run)
     loaded = {
@@ -287,9 +285,9 @@ def _uncompared(facts: Mapping[int, Facts]) -> dict[str, list[int]]:
     """{why: ranks} of the nodes whose code could not be compared with that of others by content."""
     codes = {rank: reading["code"] for rank, reading in facts.items()}
     why: dict[str, list[int]] = {}
-    for rank, its in codes.items() if len(codes) > 1 else ():
-        is_alone = not (its["digest"] or its["commit"]) and any(other["commit"] for other in codes.values())
-        if reason := its["unknown"] or (code.NO_REPOSITORY if is_alone else ""):
+    for rank, source in codes.items() if len(codes) > 1 else ():
+        is_alone = not (source["digest"] or source["commit"]) and any(other["commit"] for other in codes.values())
+        if reason := source["unknown"] or (code.NO_REPOSITORY if is_alone else ""):
             why.setdefault(reason, []).append(rank)
     return why
 
@@ -298,19 +296,21 @@ def _uncompared_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Says of which nodes it is not known whether their code is the same."""
     for why, ranks in _uncompared(facts).items() if not run[CODE] else ():
         everywhere = len(ranks) == len(facts)
-        on = "all nodes" if everywhere else words.some((_node(rank, run) for rank in ranks), TOLD)
+        on = "all nodes" if everywhere else words.some((_node(rank, run) for rank in ranks), NAMED)
         folder = facts[ranks[0]]["code"]["folder"]
-        told = f"the files of the code in {folder} on {on} could not be compared: {why}"
+        sentence = f"the files of the code in {folder} on {on} could not be compared: {why}"
         where = {"node": _node(ranks[0], run)} if len(ranks) == 1 else {}
-        yield NO_SOURCES.not_measured(f"{told}; expected to compare each file's content", **where)
+        yield NO_SOURCES.not_measured(f"{sentence}; expected to compare each file's content", **where)
 
 
 def _differing_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """By content; where that is unknown on some nodes and the same on the others, by commit on all."""
-    codes = {rank: its for rank, reading in facts.items() if (its := reading["code"])["digest"] or its["commit"]}
-    votes = vote((rank, its["digest"]) for rank, its in codes.items() if its["digest"])
-    if votes.unanimous and any(its["unknown"] for its in codes.values()):
-        votes = vote((rank, its["commit"]) for rank, its in codes.items() if its["commit"])
+    codes = {
+        rank: source for rank, reading in facts.items() if (source := reading["code"])["digest"] or source["commit"]
+    }
+    votes = vote((rank, source["digest"]) for rank, source in codes.items() if source["digest"])
+    if votes.unanimous and any(source["unknown"] for source in codes.values()):
+        votes = vote((rank, source["commit"]) for rank, source in codes.items() if source["commit"])
     if votes.unanimous:
         return
     usual, *others = (codes[ranks[0]] for ranks in votes.ranks_of.values())
@@ -326,10 +326,10 @@ def _differing_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield say(text, node=_node(rank, run))
 
 
-def _called(its: code.SourceCode) -> str:
+def _called(source: code.SourceCode) -> str:
     """ "commit 8af7772e2e with edits, digest 18cddcd29cbb" """
-    commit = [f"commit {its['commit'][:10]}{' with edits' if its['edited'] else ''}"] if its["commit"] else []
-    return ", ".join([*commit, f"digest {its['digest']}"] if its["digest"] else commit)
+    commit = [f"commit {source['commit'][:10]}{' with edits' if source['edited'] else ''}"] if source["commit"] else []
+    return ", ".join([*commit, f"digest {source['digest']}"] if source["digest"] else commit)
 
 
 def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[..., Finding], str]:
@@ -341,5 +341,5 @@ def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[...
     sources = [name for name in names if name.endswith(source_files.SOURCES) and name not in generated]
     computes = any(not name.endswith(source_files.SCRIPTS) for name in sources)
     harmless = own["folder"] != usual["folder"] or (listed and not computes)
-    told = f"; different: {_listed(names)}" if listed else ""
-    return SOURCES.warn if harmless else SOURCES.fail, told
+    differences = f"; different: {words.clauses(names, NAMED)}" if listed else ""
+    return SOURCES.warn if harmless else SOURCES.fail, differences

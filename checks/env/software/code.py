@@ -32,7 +32,7 @@ class SourceCode(TypedDict):
     """Why the files could not be read, or ""."""
 
 
-def here() -> str:
+def current_folder() -> str:
     """The current folder; "/" if it was deleted: no code is looked for there."""
     try:
         return os.getcwd()
@@ -74,10 +74,14 @@ def _code(
     whole = digests.sha1(repr(listed).encode())[: git_repository.SHOWN] if listed else None
     named = [f"{digest} {name}" for name, digest in listed] if len(listed) <= LISTED else []
     return {
-        "folder": folder, "commit": commit, "digest": whole, "files": named,
-        "edited": found.edited[:LISTED] if found else [], "untracked": found.untracked[:LISTED] if found else [],
+        "folder": folder,
+        "commit": commit,
+        "digest": whole,
+        "files": named,
+        "edited": found.edited[:LISTED] if found else [],
+        "untracked": found.untracked[:LISTED] if found else [],
         "unknown": unknown,
-    }  # fmt: skip
+    }
 
 
 def _upwards(folder: str) -> Iterator[str]:

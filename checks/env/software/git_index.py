@@ -98,9 +98,15 @@ def _entry(data: bytes, start: int, before: bytes, digest_size: int, version: in
         raise UnknownIndex(UNKNOWN_FORMAT)
     after = end + 1 if version == 4 else end + 8 - (end - start) % 8
     found = IndexEntry(
-        os.fsdecode(name), blob, mode, seconds * 10**9 + nanoseconds, m_seconds * 10**9 + m_nanoseconds, inode, size,
+        os.fsdecode(name),
+        blob,
+        mode,
+        seconds * 10**9 + nanoseconds,
+        m_seconds * 10**9 + m_nanoseconds,
+        inode,
+        size,
         bool(more & SKIP_WORKTREE),
-    )  # fmt: skip
+    )
     return found, name, after
 
 
@@ -150,10 +156,10 @@ def _bits(data: bytes, at: int, most: int) -> tuple[list[int], int]:
         raise UnknownIndex(UNKNOWN_FORMAT)
     words = struct.unpack_from(f">{number}Q", data, at + 8)
     found, place, numbers = list[int](), 0, iter(count())
-    for here in numbers:
-        if here >= number:
+    for position in numbers:
+        if position >= number:
             break
-        run = words[here]
+        run = words[position]
         length, literals = run >> 1 & 0xFFFFFFFF, run >> 33
         found += range(place, min(place + 64 * length, size)) if run & 1 else ()
         place += 64 * length

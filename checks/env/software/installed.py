@@ -57,13 +57,16 @@ def _answer(ask: Callable[[], object]) -> str | None:
 
 
 def _torch_by_its_files() -> tuple[dict[str, str | None], str | None]:
-    spec = importlib.util.find_spec("torch")
-    folder = os.path.dirname(spec.origin) if spec and spec.origin else None
-    text = read(os.path.join(folder, "version.py")) if folder else ""
-    said = dict(re.findall(r"^(__version__|cuda|hip)\b.* = '(.+)'$", text, re.MULTILINE))
-    build = said.get("cuda") or (f"ROCm {said['hip']}" if "hip" in said else "none")
-    versions = {"torch": said.get("__version__"), "cuda": build if said else None, "nccl": None, "cudnn": None}
-    return versions, folder
+    build = packages.torch_build()
+    constants = build.constants if build else {}
+    platform = constants.get("cuda") or (f"ROCm {constants['hip']}" if "hip" in constants else "none")
+    versions = {
+        "torch": constants.get("__version__"),
+        "cuda": platform if constants else None,
+        "nccl": None,
+        "cudnn": None,
+    }
+    return versions, build.folder if build else None
 
 
 def _driver() -> str | None:

@@ -119,7 +119,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield from _differing(name, row, facts, run)
     yield from _differing_in_nccl(set(names), facts, run)
     for (finding, details), ranks in _by_finding(facts, run).items():
-        yield from _told(finding, dict(details), ranks, facts, run)
+        yield from _findings_of(finding, dict(details), ranks, facts, run)
 
 
 def record(reading: Facts, _job: Job) -> list[Trait]:
@@ -169,21 +169,23 @@ def _differing(name: str, row: Variable | None, facts: Mapping[int, Facts], run:
         return
     for rank, value in votes.odd():
         file = facts[rank]["origin"].get(name)
-        said = "not set" if value is None else f"{value!r}{f' (from {file})' if file else ''}"
-        text = f"{name} is {said}, expected {votes.among()}"
+        setting = "not set" if value is None else f"{value!r}{f' (from {file})' if file else ''}"
+        text = f"{name} is {setting}, expected {votes.among()}"
         yield DIFFERS.finding(severity, text, variable=name, file=file, **run.job.where(rank))
     if not votes.decided:
         text = f"{name} is {votes.sides()}; expected one value on all ranks"
         yield DIFFERS.finding(severity, text, variable=name)
 
 
-def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Differences that only NCCL's parameters show. `told`: the variables already compared."""
-    asked = {rank: its for rank, reading in facts.items() if (its := reading.get("parameters")) is not None}
-    differ = [name for name in told if len({reading["values"].get(name) for reading in _distinct(facts)}) > 1]
-    for name in sorted({name for its in asked.values() for name in its}.difference(differ)):
+def _differing_in_nccl(compared: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Differences that only NCCL's parameters show. `compared`: the variables already compared."""
+    asked = {
+        rank: parameters for rank, reading in facts.items() if (parameters := reading.get("parameters")) is not None
+    }
+    differ = [name for name in compared if len({reading["values"].get(name) for reading in _distinct(facts)}) > 1]
+    for name in sorted({name for parameters in asked.values() for name in parameters}.difference(differ)):
         severity = _weight(name, knowledge.find(name))
-        votes = vote((rank, its.get(name)) for rank, its in asked.items())
+        votes = vote((rank, parameters.get(name)) for rank, parameters in asked.items())
         if severity is None or votes.unanimous:
             continue
         fix = PLUGINS_FIX.format(variable=name)
@@ -206,22 +208,22 @@ def _weight(name: str, row: Variable | None) -> Severity | None:
 
 # On each rank
 
-Said = tuple[tuple[Code, Severity, str], tuple[tuple[str, Any], ...]]
+Statement = tuple[tuple[Code, Severity, str], tuple[tuple[str, Any], ...]]
 """((code, severity, message), details): a statement about one environment, hashable so that equal ones merge."""
 
 
-def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Said, list[int]]:
+def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Statement, list[int]]:
     ranks_of: dict[int, list[int]] = {}
     for rank, reading in facts.items():
         ranks_of.setdefault(id(reading), []).append(rank)
-    found: dict[Said, list[int]] = {}
+    found: dict[Statement, list[int]] = {}
     for reading in _distinct(facts):
-        for said in _said_of(reading, run):
-            found.setdefault(said, []).extend(ranks_of[id(reading)])
+        for statement in _statements(reading, run):
+            found.setdefault(statement, []).extend(ranks_of[id(reading)])
     return found
 
 
-def _told(
+def _findings_of(
     finding: tuple[Code, Severity, str], details: dict[str, Any], ranks: list[int], facts: Mapping[int, Facts], run: Run
 ) -> Iterator[Finding]:
     """A finding per rank; if all ranks have it, one that blames the variable rather than a rank."""
@@ -230,11 +232,11 @@ def _told(
         yield code.finding(severity, text, **details, **where)
 
 
-def _said_of(reading: Facts, run: Run) -> Iterator[Said]:
+def _statements(reading: Facts, run: Run) -> Iterator[Statement]:
     for name in sorted(reading["values"]):
         value, file = reading["values"][name], reading["origin"].get(name)
         row = knowledge.find(name)
-        for code, severity, text, fix in _said_of_variable(name, value, row, reading, run):
+        for code, severity, text, fix in _statements_of_variable(name, value, row, reading, run):
             shown = f"{text} (set in {file})" if file else text
             yield (code, severity, shown), (("variable", name), ("file", file), ("fix", fix))
     for path, line, odd in reading["conf_lines"]:
@@ -253,7 +255,7 @@ def _said_of(reading: Facts, run: Run) -> Iterator[Said]:
 Words = tuple[Code, Severity, str, str | None]
 
 
-def _said_of_variable(name: str, value: str, row: Variable | None, reading: Facts, run: Run) -> Iterator[Words]:
+def _statements_of_variable(name: str, value: str, row: Variable | None, reading: Facts, run: Run) -> Iterator[Words]:
     if not value:  # every library treats it as not set
         return
     if row is None:

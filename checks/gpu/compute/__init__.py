@@ -19,6 +19,7 @@ from dataclasses import replace
 from preflight.check import (
     WHERE_KEYS,
     Action,
+    After,
     Code,
     Context,
     Figure,
@@ -42,7 +43,7 @@ from preflight.checks.gpu.compute import plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
-PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
+PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, after={"gpu.inventory": After.READS})
 
 REPEATS = option(int, 10, "how often to repeat a product")
 PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")
@@ -170,11 +171,11 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     kinds = _by(facts, lambda _, measured: _kind(measured))
     most = max(kinds, key=len)
     typical = next(iter(most.values()))
-    told = [_figures("GEMM", ("bf16", "fp32"), "TFLOP/s", most)]
-    told += [_figures("copy", ("device", "H2D", "D2H", "P2P"), "GB/s", most)]
-    told += [f"and {ranges.count(len(kinds) - 1, 'other kind')} of device"] if len(kinds) > 1 else []
-    told += dict.fromkeys(f"not measured: {why}" for each in facts.values() for why in each["not_measured"][:1])
-    return f"{len(most):,} x {typical['kind']['name']}: {'; '.join(filter(None, told))}"
+    parts = [_figures("GEMM", ("bf16", "fp32"), "TFLOP/s", most)]
+    parts += [_figures("copy", ("device", "H2D", "D2H", "P2P"), "GB/s", most)]
+    parts += [f"and {ranges.count(len(kinds) - 1, 'other kind')} of device"] if len(kinds) > 1 else []
+    parts += dict.fromkeys(f"not measured: {why}" for each in facts.values() for why in each["not_measured"][:1])
+    return f"{len(most):,} x {typical['kind']['name']}: {'; '.join(filter(None, parts))}"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
@@ -211,15 +212,17 @@ def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if not _is_most(of_rank, facts):
             for rank, wrong in of_rank.items():
                 where = {"uuid": facts[rank]["uuid"], "peer_gpu": wrong["peer"], **run.job.where(rank)}
-                yield code.fail(f"{what}: {_told(wrong)}", evidence=wrong, **where)
+                yield code.fail(f"{what}: {_describe(wrong)}", evidence=wrong, **where)
         else:
             first = next(iter(of_rank.values()))
             share = f"{len(of_rank):,} of {ranges.count(len(facts), 'rank')}"
-            text = f"{what}: {_told(first)}; the same or similar on {share}: look at the library and the driver first"
+            text = (
+                f"{what}: {_describe(first)}; the same or similar on {share}: look at the library and the driver first"
+            )
             yield code.fail(text, noticed_by=tuple(of_rank), evidence=first)
 
 
-def _told(wrong: WrongResult) -> str:
+def _describe(wrong: WrongResult) -> str:
     values = (wrong["got"], wrong["expected"])
     got, expected = (value if isinstance(value, str) else f"{value:,.0f}" for value in values)
     first = f"the first at {wrong['index']:,}: {got}, expected {expected}"
@@ -316,13 +319,13 @@ def _odd_ones(speeds: Mapping[int, float], share: float) -> Iterator[tuple[int, 
 
 def _figures(what: str, names: Iterable[str], unit: str, facts: Mapping[int, Facts]) -> str:
     """ "GEMM bf16 640-655, fp32 49.5-51 TFLOP/s" """
-    told = []
+    figures = []
     for name in names:
         known = [pair for measured in facts.values() for pair in measured["speeds"].items()]
         if speeds := [speed for own, speed in known if own.startswith(f"{name} {what}")]:
             least, most = _number(min(speeds)), _number(max(speeds))
-            told.append(f"{name} {least if least == most else f'{least}-{most}'}")
-    return f"{what} {', '.join(told)} {unit}" if told else ""
+            figures.append(f"{name} {least if least == most else f'{least}-{most}'}")
+    return f"{what} {', '.join(figures)} {unit}" if figures else ""
 
 
 def _number(value: float) -> str:

@@ -29,12 +29,12 @@ def with_host(facts: Facts, device: torch.device, size: int, budget_s: float) ->
     host, pinned = torch.device("cpu"), device.type == "cuda"
     sent = pattern(size, host).pin_memory() if pinned else pattern(size, host)
     back = torch.zeros(sent.shape, dtype=sent.dtype, pin_memory=pinned)
-    there = torch.zeros(sent.shape, dtype=sent.dtype, device=device)
-    there.copy_(sent)
-    _note_wrong(facts, "H2D copy", there, pattern(size, device))
+    copied = torch.zeros(sent.shape, dtype=sent.dtype, device=device)
+    copied.copy_(sent)
+    _note_wrong(facts, "H2D copy", copied, pattern(size, device))
     back.copy_(pattern(size, device))
     _note_wrong(facts, "D2H copy", back, pattern(size, host))
-    for name, target, source in (("H2D copy", there, sent), ("D2H copy", back, there)):
+    for name, target, source in (("H2D copy", copied, sent), ("D2H copy", back, copied)):
         seconds = seconds_of(partial(target.copy_, source, non_blocking=True), device, budget_s)
         facts["speeds"][name] = size / min(seconds) / 1e9
 
@@ -42,10 +42,10 @@ def with_host(facts: Facts, device: torch.device, size: int, budget_s: float) ->
 def on_device(facts: Facts, device: torch.device, size: int, budget_s: float) -> None:
     """Copies on the device. The speed counts each byte twice: it is read and written."""
     sent = pattern(min(size, 2**26), device).repeat(max(1, size // 2**26))
-    there = torch.zeros_like(sent)
-    there.copy_(sent)
-    _note_wrong(facts, "device copy", there, sent)
-    seconds = seconds_of(partial(there.copy_, sent), device, budget_s)
+    copied = torch.zeros_like(sent)
+    copied.copy_(sent)
+    _note_wrong(facts, "device copy", copied, sent)
+    seconds = seconds_of(partial(copied.copy_, sent), device, budget_s)
     facts["speeds"]["device copy"] = 2 * size / statistics.median(seconds) / 1e9
 
 
@@ -54,12 +54,12 @@ def with_peer(facts: Facts, device: torch.device, peer: torch.device, size: int,
     rank checks that."""
     uuid = uuid_of(peer)
     try:
-        there = torch.zeros(size // 4, dtype=torch.int32, device=peer)
+        remote = torch.zeros(size // 4, dtype=torch.int32, device=peer)
     except RuntimeError as error:
         facts.setdefault("no_memory", []).append(f"P2P copies with {uuid}: {str(error).partition(chr(10))[0]}")
         return
-    here = torch.zeros(size // 4, dtype=torch.int32, device=device)
-    for of, to, target in ((device, peer, there), (peer, device, here)):
+    local = torch.zeros(size // 4, dtype=torch.int32, device=device)
+    for of, to, target in ((device, peer, remote), (peer, device, local)):
         name, sent = f"P2P copy {of.index} to {to.index}", pattern(size, of)
         target.copy_(sent)
         _note_wrong(facts, name, target, pattern(size, to), uuid)

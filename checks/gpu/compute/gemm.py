@@ -6,8 +6,6 @@ sums are whole numbers below 2^24, which float32 adds without rounding, in any o
 below 2^7 times a power of two, which bfloat16 can represent. So a sound device is right in every bit.
 """
 
-import ctypes
-import hashlib
 import math
 import statistics
 
@@ -15,6 +13,7 @@ import torch
 
 from preflight.checks.gpu.compute.timing import seconds_of
 from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, WrongResult
+from preflight.sdk.tensor_bits import digest
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
@@ -73,8 +72,15 @@ def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str 
     index = int(differ.to(torch.uint8).argmax())
     values = [float(values.flatten()[index]) for values in (got, expected)]
     first, right = (value if math.isfinite(value) else str(value) for value in values)
-    return {"what": what, "peer": peer, "elements": elements, "of": differ.numel(), "index": index,
-            "got": first, "expected": right}  # fmt: skip
+    return {
+        "what": what,
+        "peer": peer,
+        "elements": elements,
+        "of": differ.numel(),
+        "index": index,
+        "got": first,
+        "expected": right,
+    }
 
 
 def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats: int) -> Repeats:
@@ -85,12 +91,5 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
         torch.mm(left, right, out=out)
         differing.append(int((out.view(bits) != first.view(bits)).sum()))
     unlike = sum(elements > 0 for elements in differing)
-    return {"digest": _digest(first), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
+    return {"digest": digest([first]), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
             "of": first.numel()}  # fmt: skip
-
-
-def _digest(values: torch.Tensor) -> str:
-    """A digest of all bits, computed on the host. (Without numpy a tensor's bytes are only accessible by address.)"""
-    here = values.cpu().contiguous()
-    size = here.numel() * here.element_size()
-    return hashlib.sha256((ctypes.c_char * size).from_address(here.data_ptr())).hexdigest()[:16]

@@ -16,7 +16,7 @@ def strips(facts: Mapping[int, Facts], run: Run, slow: Mapping[str, Collection[i
         number = numbers.get((node, facts[rank]["uuid"] or ""))
         subjects.append((node, f"rank {rank}" if number is None else f"gpu {number}"))
     names = dict.fromkeys(name for measured in facts.values() for name in measured["speeds"])
-    made = [
+    drawn = [
         plots.Strip(
             name,
             "TFLOP/s" if name.endswith("GEMM") else "GB/s",
@@ -25,5 +25,5 @@ def strips(facts: Mapping[int, Facts], run: Run, slow: Mapping[str, Collection[i
         )
         for name in names
     ]
-    if made:
-        yield plots.Strips("speed of each device", subjects, made)
+    if drawn:
+        yield plots.Strips("speed of each device", subjects, drawn)

@@ -39,8 +39,15 @@ CPU = Sizes({"bf16": 256, "fp32": 256}, 8 * MIB, 4 * MIB, 0.002, 0)
 
 
 def nothing_yet(device: torch.device) -> Facts:
-    return {"kind": unknown(device), "uuid": None, "speeds": {}, "wrong": [], "repeats": {}, "not_measured": [],
-            "error": None}  # fmt: skip
+    return {
+        "kind": unknown(device),
+        "uuid": None,
+        "speeds": {},
+        "wrong": [],
+        "repeats": {},
+        "not_measured": [],
+        "error": None,
+    }
 
 
 def is_of_memory(error: RuntimeError) -> bool:

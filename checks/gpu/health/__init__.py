@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -37,7 +38,7 @@ from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk.gpu_clocks import BRAKE, HW_SLOWDOWN, HW_THERMAL, SLOWED, SW_THERMAL
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={"gpu.inventory": After.READS})
 
 MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
 """A CUDA context takes about half of it. If the driver's own reserve (0.3 to 0.9 GiB) counts as used, the same amount
@@ -140,7 +141,7 @@ RECOVERIES = {
 BY_RESET = (1, 4)
 GIB, LISTED = 2**30, 4
 
-Told = tuple[Callable[..., Finding], str]
+Statement = tuple[Callable[..., Finding], str]
 """(function that makes the finding, sentence)."""
 
 
@@ -224,7 +225,7 @@ def _repair(health: Health) -> str:
     return "memory pages wait to be retired at the next reset" if (health["retired"] or {}).get("pending") else ""
 
 
-def _errors(health: Health) -> Iterator[Told]:
+def _errors(health: Health) -> Iterator[Statement]:
     """Only the worst finding: errors, their consequences and what waits for a reset are one event. A row that waits is
     out of use meanwhile (NVIDIA: new work may start), so a pending row alone is only a risk."""
     count, repair, remapped = _uncorrected(health), _repair(health), health["remapped"] or {}
@@ -240,7 +241,7 @@ def _errors(health: Health) -> Iterator[Told]:
         yield from _signs(health, repair)
 
 
-def _signs(health: Health, repair: str) -> Iterator[Told]:
+def _signs(health: Health, repair: str) -> Iterator[Statement]:
     """Signs of memory that ages, but still works."""
     rows, pages = (health["remapped"] or {}).get("uncorrected", 0), health["retired"] or {}
     double = pages.get("double_bit") or 0
@@ -263,28 +264,28 @@ def _signs(health: Health, repair: str) -> Iterator[Told]:
         yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), text
 
 
-def _flood(health: Health) -> Iterator[Told]:
+def _flood(health: Health) -> Iterator[Statement]:
     errors = health["ecc_errors"]
     count = max(errors["volatile_corrected"] or 0, errors["aggregate_corrected"] or 0)
     if count > MANY_CORRECTED:
         yield CORRECTED.warn, f"{count:,} corrected memory errors, expected at most {MANY_CORRECTED:,}"
 
 
-def _recovery(health: Health) -> Iterator[Told]:
+def _recovery(health: Health) -> Iterator[Statement]:
     """Requested recoveries, except a reset that a memory finding already asks for."""
     action = health["recovery_action"] or 0
     if action and not (action in BY_RESET and _uncorrected(health)):
-        wanted, fix, told = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
+        wanted, fix, remedy = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
         why = f": {repair}" if (repair := _repair(health)) else ""
-        yield partial(RECOVERY.fail, fix=fix, action=told), f"the driver asks for {wanted}, expected none{why}"
+        yield partial(RECOVERY.fail, fix=fix, action=remedy), f"the driver asks for {wanted}, expected none{why}"
 
 
-def _inforom(health: Health) -> Iterator[Told]:
+def _inforom(health: Health) -> Iterator[Statement]:
     if health["inforom_valid"] is False:
         yield INFOROM.warn, "the InfoROM is corrupt, expected a valid checksum"
 
 
-def _slow(health: Health) -> Iterator[Told]:
+def _slow(health: Health) -> Iterator[Statement]:
     """Throttled clocks, without the slowdown that a heat finding already reports."""
     reasons, heat = health["throttle"] or 0, _heat(health)
     if heat or reasons & (HW_THERMAL | BRAKE):
@@ -322,8 +323,8 @@ def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: 
         strangers = [pid for pid, holder in others.items() if not processes.belongs_to_the_machine(holder)]
         for say, pids in ((PROCESS.warn, strangers), (PROCESS.info, [pid for pid in others if pid not in strangers])):
             if pids:
-                told = [processes.told(pid, others[pid], held[pid]) for pid in pids]
-                text = f"in use before the job starts: {words.some(told, LISTED)}; expected no process"
+                holders = [processes.describe(pid, others[pid], held[pid]) for pid in pids]
+                text = f"in use before the job starts: {words.some(holders, LISTED)}; expected no process"
                 yield say(text, evidence={"pids": ",".join(map(str, pids))}, **card.where)
         if not strangers and None not in held.values():
             yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])

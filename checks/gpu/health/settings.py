@@ -36,11 +36,11 @@ def differing(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Ite
             yield setting.code.warn(text, **odd.where)
     for tie in found.ties:
         yield setting.code.warn(f"{setting.called} differs: {tie}; expected the same on all GPUs of a model")
-    told = {odd.value for odd in found.odd}
+    odd_values = {odd.value for odd in found.odd}
     changed = Counter(
         (card.name, value, default)
         for card, value, default in known
-        if default not in (None, value) and value not in told
+        if default not in (None, value) and value not in odd_values
     )
     for (name, value, default), count in changed.items():
         text = f"{setting.called} is {value} on {ranges.count(count, 'GPU')} ({name}), expected {default}"

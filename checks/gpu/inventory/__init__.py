@@ -5,7 +5,8 @@ torch (level standard and above) also compares CUDA's count. Judges the GPUs tha
 under a cgroup these are not all of the node's, and the summary says so.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from preflight.check import (
@@ -26,7 +27,6 @@ from preflight.check import (
     vote,
 )
 from preflight.checks.gpu.inventory import modes
-from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, compare_cards, device_of, looked_at
 from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
@@ -115,7 +115,7 @@ def measure(ctx: Context) -> Facts:
     torch = session.ask(ctx, "torch", None) if seen["gpus"] and nvml_survey.torch_has_cuda() else None
     known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
     count = seen["system"]["count"] if seen["system"] else 0
-    visible, names_none = chosen([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
+    visible, names_none = shown_by_cuda([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
     facts: Facts = {
         "seen": seen,
         "look": {**look, "troubles": session.troubles if seen["system"] or seen["pci"] else []},
@@ -129,6 +129,28 @@ def measure(ctx: Context) -> Facts:
         "torch": torch,
     }
     return nvml_survey.complete(ctx, facts)
+
+
+def shown_by_cuda(everyone: Sequence[str], wanted: str | None) -> tuple[list[str], str]:
+    """How CUDA reads CUDA_VISIBLE_DEVICES: (UUIDs of the devices that it shows, in its order; the first entry that
+    matches none, or "").
+
+    Entries are indices or (prefixes of) UUIDs; the list ends at the first entry that matches no device; a MIG UUID is
+    taken as it is (CUDA C++ programming guide, environment variables).
+    """
+    if wanted is None:
+        return list(everyone), ""
+    found: list[str] = []
+    for word in (word.strip() for word in wanted.split(",")):
+        if word.startswith("MIG-"):
+            found.append(word)
+        elif re.fullmatch("[0-9]{1,9}", word) and int(word) < len(everyone):
+            found.append(everyone[int(word)])
+        elif word.startswith("GPU-") and (match := next((uuid for uuid in everyone if uuid.startswith(word)), None)):
+            found.append(match)
+        else:
+            return found, word
+    return found, ""
 
 
 @milder_elsewhere
@@ -166,17 +188,17 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     if not everyone:
         return "no NVIDIA GPU"
     models = vote(enumerate(card.name for card in everyone)).ranks_of
-    told = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
+    by_model = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
     drivers = sorted({system["driver"] or "?" for measured in facts.values() if (system := measured["seen"]["system"])})
     nodes = by_node(facts, run).values()
-    there = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
-    of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
-    return f"{told}{of}; driver {', '.join(drivers)}"
+    on_nodes = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
+    of = f", the job's, of {on_nodes} on its nodes" if on_nodes > len(everyone) else ""
+    return f"{by_model}{of}; driver {', '.join(drivers)}"
 
 
-def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
+def _counts(facts: Mapping[int, Facts], run: Run, named: set[str]) -> Iterator[Finding]:
     """Compares how many GPUs each node's ranks see together. A GPU that does not answer is counted, and reported
-    elsewhere. `told`: nodes whose missing GPUs are already named."""
+    elsewhere. `named`: nodes whose missing GPUs are already named."""
     of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
     for rank, measured in facts.items():
         troubles = [trouble for trouble in measured["look"]["troubles"] if trouble["kind"] != PERMISSION]
@@ -189,7 +211,7 @@ def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Fi
     for place, count in votes.odd():
         text = f"{ranges.count(count, 'GPU')}, expected {votes.usual} as on {votes.share('node')}"
         say = COUNT.fail if count < votes.usual else COUNT.warn
-        if nodes[place] not in told:
+        if nodes[place] not in named:
             yield say(text, node=nodes[place])
     if not votes.unanimous and not votes.decided:
         sides = ", ".join(f"{count} on {nodes[places[0]]}" for count, places in votes.ranks_of.items())
@@ -201,9 +223,9 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node, measured in by_node(facts, run).items():
         if measured["confined"] or measured["seen"]["system"] is None:
             continue
-        here = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
+        shown = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
         excluded, all_of = set(measured["seen"]["system"]["excluded"]), len(measured["seen"]["pci"])
-        gone = [bus for bus in measured["seen"]["pci"] if bus not in here | excluded]
+        gone = [bus for bus in measured["seen"]["pci"] if bus not in shown | excluded]
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
         unplaced = _unplaced(measured)
@@ -264,8 +286,8 @@ def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
 
 def _of_rank(rank: int, measured: Facts, run: Run) -> Iterator[Finding]:
     if measured["names_none"] and measured["names_none"] != "-1" and measured["seen"]["gpus"]:
-        here = ranges.count(len(measured["seen"]["gpus"]), "GPU")
-        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} matches none of the {here} here"
+        gpus = ranges.count(len(measured["seen"]["gpus"]), "GPU")
+        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} matches none of the {gpus} here"
         yield NOT_VISIBLE.warn(
             f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
         )

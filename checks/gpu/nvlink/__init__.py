@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -42,7 +43,7 @@ from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk import files
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={INVENTORY: After.READS})
 
 TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
 
@@ -177,11 +178,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
     known = [(card, nvlink) for card, nvlink in looked if not card.mig and card.node not in off]
     fabrics = [(card, nvlink["fabric"]) for card, nvlink in known if nvlink["fabric"]]
-    told = yield from fabric.none_set_up(FABRIC, fabrics)
-    read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in told and nvlink["links"] is not None]
+    named = yield from fabric.none_set_up(FABRIC, fabrics)
+    read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in named and nvlink["links"] is not None]
     gpus = [nvlink_map.wired(card, links) for card, links in read]
     short = yield from _missing(gpus, {node: measured["switches"] for node, measured in by_node(facts, run).items()})
-    yield from fabric.not_set_up(FABRIC, fabrics, told, short)
+    yield from fabric.not_set_up(FABRIC, fabrics, named, short)
     yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
     yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
     yield from _slow(gpus)
@@ -204,11 +205,11 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     if not known or not any(active):
         return "no NVLink is up" if any(known) else "the GPUs have no NVLink"
     counts = vote(enumerate(len(links) for links in active)).ranks_of
-    told = [f"{ranges.count(len(gpus), 'GPU')}, {ranges.count(up, 'link')} each" for up, gpus in counts.items()]
+    parts = [f"{ranges.count(len(gpus), 'GPU')}, {ranges.count(up, 'link')} each" for up, gpus in counts.items()]
     speeds = sorted({(link["speed_mbps"] or 0) / 1000 for links in active for link in links})
     at = f" at {' and '.join(f'{speed:.1f}' for speed in speeds)} GB/s" if all(speeds) else ""
     kinds = {link["remote_type"] for links in active for link in links}
-    return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
+    return f"{'; '.join(parts)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
@@ -357,8 +358,10 @@ def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
             }
             bad |= {link["link"]: many} if many else {}
         if bad:
-            told = [f"{count:,} {name} on NVLink {at}" for at, counts in bad.items() for name, count in counts.items()]
-            text = f"errors since the driver was loaded: {words.some(told, 3)}; expected about as few as on "
+            errors = [
+                f"{count:,} {name} on NVLink {at}" for at, counts in bad.items() for name, count in counts.items()
+            ]
+            text = f"errors since the driver was loaded: {words.some(errors, 3)}; expected about as few as on "
             link_number = next(iter(bad)) if len(bad) == 1 else None
             evidence = {"errors": {str(link): counts for link, counts in bad.items()}, **gpu.card.evidence}
             yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)

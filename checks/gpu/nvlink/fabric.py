@@ -74,27 +74,27 @@ Fabrics = Sequence[tuple[Card, Fabric]]
 
 
 def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
-    there = ((card, fabric) for card, fabric in fabrics if fabric["state"] in (*STATES, COMPLETED))
-    return grouped(there, lambda pair: pair[0].node)
+    known = ((card, fabric) for card, fabric in fabrics if fabric["state"] in (*STATES, COMPLETED))
+    return grouped(known, lambda pair: pair[0].node)
 
 
 def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[str]]:
     """Findings about nodes where no GPU has joined; returns these nodes, whose links need no judging."""
-    told = set()
+    named = set()
     for node, gpus in _by_node(fabrics).items():
         reasons = {_unset(fabric) for _, fabric in gpus}
         if len(gpus) > 1 and "" not in reasons:
             text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}"
             yield code.fail(f"{text}, expected state completed, status success", node=node)
-            told.add(node)
-    return told
+            named.add(node)
+    return named
 
 
-def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
+def not_set_up(code: Code, fabrics: Fabrics, named: set[str], short: set[Card]) -> Iterator[Finding]:
     """GPUs that have not joined, except those with dead links, which cannot and are already reported."""
     for card, fabric in fabrics:
         reason = _unset(fabric)
-        if reason and card.node not in told and card not in short:
+        if reason and card.node not in named and card not in short:
             text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected state completed, status success"
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
 

@@ -105,13 +105,13 @@ def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
     for gpu in gpus:
         if gpu.up >= expected.get(gpu.card.name, MOST_LINKS):
             used[gpu.card.name] |= {link["link"] for link in gpu.links if link["active"]}
-    told = []
+    numbered = []
     for lacking in found:
         down = [link["link"] for link in lacking.wired.links if link["active"] is False]
         sound = used[lacking.wired.card.name]
         down = [link for link in down if link in sound] if sound else down
-        told.append(lacking._replace(down=down if len(down) == lacking.missing else ()))
-    return told
+        numbered.append(lacking._replace(down=down if len(down) == lacking.missing else ()))
+    return numbered
 
 
 # Where the missing links lead

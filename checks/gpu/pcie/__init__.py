@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -35,7 +36,7 @@ from preflight.checks.gpu.shared.readings import Pcie
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={INVENTORY: After.READS})
 
 WIDTH = Code(
     "A GPU's PCIe link has fewer lanes than it supports.",
@@ -141,9 +142,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     known = [pcie for _, pcie in looked_at(facts, run)]
     lanes = sorted({pcie["width"] for pcie in known if pcie["width"]})
     awake = sorted({pcie["generation"] for pcie in known if pcie["generation"] and pcie["pstate"] == FULL_SPEED})
-    told = [f"{' and '.join(map(str, lanes))} lanes"] if lanes else []
-    told += [f"generation {' and '.join(map(str, awake))}"] if awake else ["generation unknown: they save power"]
-    return ", ".join([ranges.count(len(known), "link"), *told]) if known else "no GPU was looked at"
+    parts = [f"{' and '.join(map(str, lanes))} lanes"] if lanes else []
+    parts += [f"generation {' and '.join(map(str, awake))}"] if awake else ["generation unknown: they save power"]
+    return ", ".join([ranges.count(len(known), "link"), *parts]) if known else "no GPU was looked at"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
@@ -181,11 +182,11 @@ def _link(
     card: Card, pcie: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[PcieEnd]
 ) -> PcieLink:
     """If the slot supposedly supports less than the link has, a virtual machine made it up."""
-    told = [number for number in own if number] or [value]
-    able = min([*told, slot] if slot is not None and slot >= value else told)
+    reported = [number for number in own if number] or [value]
+    able = min([*reported, slot] if slot is not None and slot >= value else reported)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
     may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(pcie["virtual"]) or len(path) < 2
-    return PcieLink(card, value, able, max(told), may_be_less, evidence)
+    return PcieLink(card, value, able, max(reported), may_be_less, evidence)
 
 
 def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
@@ -195,21 +196,21 @@ def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding
     best: dict[Key, int] = {}
     for link in links:
         best[link.model] = max(link.value, best.get(link.model, 0))
-    told, narrow = set(), list[PcieLink]()
+    named, narrow = set(), list[PcieLink]()
     for link in links:
         odd_card = odd.get(link.card)
         text = f"the PCIe link runs at {unit.format(link.value)}, expected "
         if link.value < link.able:
             by_design = link.may_be_less and best[link.model] == link.value
             text += f"{unit.format(link.able)}: {'the card supports' if by_design else 'both ends support'} that"
-            told |= set() if by_design else {link.card.node}
+            named |= set() if by_design else {link.card.node}
             yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
         elif odd_card and not odd_card.whole_node:
             text += f"{unit.format(odd_card.usual)} as on {odd_card.share}"
             yield code.warn(text, evidence=link.evidence, **link.card.where)
         else:
             narrow += [link] if link.value < link.card_able and code is WIDTH else []
-    yield from _whole_nodes(code, unit, [odd_card for odd_card in odd.values() if odd_card.card.node not in told])
+    yield from _whole_nodes(code, unit, [odd_card for odd_card in odd.values() if odd_card.card.node not in named])
     yield from _by_design(narrow)
 
 

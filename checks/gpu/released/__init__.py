@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import Action, After, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.gpu.released import counter_deltas, leftovers
 from preflight.checks.gpu.released.counter_deltas import CounterRise, LinkErrors
 from preflight.checks.gpu.released.leftovers import Leftover
@@ -28,7 +28,7 @@ PLAN = Plan(
     Level.STANDARD,
     deadline_s=60,
     estimate_s=1.0,
-    reads=(INVENTORY, HEALTH, PCIE, NVLINK, TOPOLOGY),
+    after=dict.fromkeys((INVENTORY, HEALTH, PCIE, NVLINK, TOPOLOGY), After.READS),
     fresh=True,
     last=True,
 )
@@ -87,7 +87,7 @@ RESERVE = 2**30
 """Bytes: the driver's own, 0.3 to 0.9 GiB, if it counts as used."""
 
 
-class After(TypedDict):
+class AtEnd(TypedDict):
     """One GPU after the run. Values are None if it stopped answering."""
 
     health: Health
@@ -99,7 +99,7 @@ class After(TypedDict):
 
 class Facts(TypedDict):
     look: GpuLook
-    """After by UUID."""
+    """By UUID."""
     left: list[Leftover]
     up_s: float
     """Since the node booted."""
@@ -125,7 +125,7 @@ def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
     looks_at_shm = ctx.rank in ctx.job.one_per_node(ctx.members)
     while True:
         look = nvml_survey.session().look(ctx, "health")
-        gpus: dict[str, After] = {
+        gpus: dict[str, AtEnd] = {
             uuid: {"health": health, "pcie": None, "links": None, "new": _new_holders(health, time.time() - began)}
             for uuid, health in look["gpus"].items()
         }
@@ -153,8 +153,8 @@ def _is_held_by_nobody(health: Health) -> bool:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    before = {check: run.facts(check) for check in PLAN.reads}
-    yield from nvml_errors.findings("gpu.released", _untold(facts, before, run), run)
+    before = {check: run.facts(check) for check in PLAN.after}
+    yield from nvml_errors.findings("gpu.released", _not_named_before(facts, before, run), run)
     yield from _driver_gone(before[INVENTORY], run)
     known = cards(before[INVENTORY], run)
     health, pcie, nvlink = (_values(before[check], run, known) for check in (HEALTH, PCIE, NVLINK))
@@ -198,9 +198,9 @@ def _seconds(facts: Mapping[int, Facts], before: Mapping[int, Any], run: Run) ->
 # What no longer answers
 
 
-def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]], run: Run) -> dict[int, Any]:
+def _not_named_before(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]], run: Run) -> dict[int, Any]:
     """The facts without GPUs that an earlier check has reported."""
-    told = {
+    named = {
         (run.job.node_of(rank).node, trouble["gpu"])
         for earlier in before.values()
         for rank, measured in earlier.items()
@@ -209,19 +209,19 @@ def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]],
     found = {}
     for rank, measured in facts.items():
         node = run.job.node_of(rank).node
-        troubles = [trouble for trouble in measured["look"]["troubles"] if (node, trouble["gpu"]) not in told]
+        troubles = [trouble for trouble in measured["look"]["troubles"] if (node, trouble["gpu"]) not in named]
         found[rank] = {"look": {**measured["look"], "troubles": troubles}}
     return found
 
 
 def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """If NVML worked at first, that it no longer does is more than a skip."""
-    told = set()
+    named = set()
     for rank, outcome in run.outcomes.items():
         node, reason = run.job.node_of(rank).node, outcome.reason or ""
         worked = rank in inventory and inventory[rank]["seen"]["system"] is not None
-        if outcome.kind == "skipped" and reason.startswith(NO_NVML) and worked and node not in told:
-            told.add(node)
+        if outcome.kind == "skipped" and reason.startswith(NO_NVML) and worked and node not in named:
+            named.add(node)
             fix = "On {node}: nvidia-smi; dmesg | grep -i nvrm. Reboot the node, else drain it."
             yield NO_ANSWER.fail(f"{reason}, expected it to work as at the start of the run", node=node, fix=fix)
 
@@ -229,13 +229,15 @@ def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
 # What is still held
 
 
-def _held(card: Card, before: Health, after: After, run: Run) -> Iterator[Finding]:
+def _held(card: Card, before: Health, after: AtEnd, run: Run) -> Iterator[Finding]:
     """New processes on a GPU. One that NVML listed before is not new, whatever its pid means here."""
     old = {process["pid"] for process in before["processes"] or ()}
     listed = {process["pid"]: process["memory"] for process in after["health"]["processes"] or ()}
     new = {int(pid): holder for pid, holder in after["new"].items() if int(pid) not in old}
     for pid, holder in new.items():
-        text = f"the GPU is held by {processes.told(pid, holder, listed.get(pid))}, expected no new one after the run"
+        text = (
+            f"the GPU is held by {processes.describe(pid, holder, listed.get(pid))}, expected no new one after the run"
+        )
         yield PROCESS.warn(text, evidence={"pid": pid, "bus": card.bus}, **card.where)
     if not new and None not in (before["memory_used"], after["health"]["memory_used"]):
         yield from _unexplained(card, before, after["health"], run[WAIT_S])

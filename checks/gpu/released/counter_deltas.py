@@ -40,7 +40,7 @@ def risen(before: Counts, after: Counts) -> dict[str, str]:
     }
 
 
-def _told(found: Mapping[str, str]) -> str:
+def _listed(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {change}" for name, change in found.items())
 
 
@@ -50,14 +50,14 @@ def _told(found: Mapping[str, str]) -> str:
 def memory_rises(before: Health, after: Health) -> Iterator[CounterRise]:
     """Wrong data, or rows taken out of use, are a fault; corrected errors are info."""
     if bad := risen(_uncorrected(before), _uncorrected(after)):
-        text = f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none"
+        text = f"uncorrectable memory errors rose during the run: {_listed(bad)}; expected none"
         yield CounterRise(Severity.FAIL, text, bad)
     replaced = risen(_replaced(before), _replaced(after))
     if replaced and not bad:
-        text = f"memory was taken out of use during the run: {_told(replaced)}; expected none"
+        text = f"memory was taken out of use during the run: {_listed(replaced)}; expected none"
         yield CounterRise(Severity.WARN, text, replaced, corrected=True)
     if corrected := risen(_corrected(before), _corrected(after)):
-        text = f"memory errors were corrected during the run: {_told(corrected)}; expected none"
+        text = f"memory errors were corrected during the run: {_listed(corrected)}; expected none"
         yield CounterRise(Severity.INFO, text, corrected, corrected=True)
 
 
@@ -102,8 +102,10 @@ def clock_rises(before: Health, after: Health, seconds: float) -> Iterator[Count
     was, now = before.get("throttled_ns", {}), after.get("throttled_ns", {})
     lowered = {name: ((now[name] or 0) - (was[name] or 0)) / 1e9 for name in risen(was, now)}
     if found := {name: by_s for name, by_s in lowered.items() if by_s >= THROTTLED_S}:
-        told = " and ".join(f"{by_s:.1f} s by {name}" for name, by_s in found.items())
-        text = f"the clocks were throttled during the run's {seconds:.0f} s: {told}; expected less than {THROTTLED_S} s"
+        causes = " and ".join(f"{by_s:.1f} s by {name}" for name, by_s in found.items())
+        text = (
+            f"the clocks were throttled during the run's {seconds:.0f} s: {causes}; expected less than {THROTTLED_S} s"
+        )
         yield CounterRise(Severity.WARN, text, {name: f"{by_s:.1f} s" for name, by_s in found.items()})
 
 
@@ -156,8 +158,8 @@ def nvlink_rises(before: list[NvLinkPort], after: list[LinkErrors], seconds: flo
         first = min(links)
         only = first if len(links) == 1 else None
         which = f"link {first}" if only is not None else f"links {ranges.to_text(links)}, {first} for one"
-        text = f"NVLink got worse during the run: {which}: {_told(links[first])}; expected no errors"
-        yield CounterRise(severity, text, {f"link {link}": _told(rises) for link, rises in links.items()}, only)
+        text = f"NVLink got worse during the run: {which}: {_listed(links[first])}; expected no errors"
+        yield CounterRise(severity, text, {f"link {link}": _listed(rises) for link, rises in links.items()}, only)
 
 
 def _of_link(before: Counts, after: Counts) -> dict[str, str]:

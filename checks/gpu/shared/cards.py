@@ -152,8 +152,8 @@ def _compare_nodes(nodes: Iterable[Comparison[Card, T]], overall: Vote[T], found
             odd = [(card, value) for card, value in node.values if value != overall.usual]
             found.odd.extend(OddCard(card, False, value, overall.usual, share) for card, value in odd)
         else:
-            told = ", ".join(f"{value} on GPU {card.gpu}" for card, value in node.values)
-            found.ties.append(f"{told} of {node.values[0][0].node}")
+            listed = ", ".join(f"{value} on GPU {card.gpu}" for card, value in node.values)
+            found.ties.append(f"{listed} of {node.values[0][0].node}")
     between = Comparison(tuple(usual_of))
     votes = between.votes
     share = votes.share("node") if usual_of else ""

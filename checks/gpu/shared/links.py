@@ -124,9 +124,14 @@ def _fields(gpu: Any, links: Sequence[int]) -> dict[int, tuple[int | None, dict[
 def _down(link: int, active: bool | None) -> NvLinkPort:
     """A link that is down: it has no other end, and reading its counters may block."""
     return {
-        "link": link, "active": active, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
+        "link": link,
+        "active": active,
+        "version": None,
+        "speed_mbps": None,
+        "remote": None,
+        "remote_type": None,
         "errors": {},
-    }  # fmt: skip
+    }
 
 
 def _port(gpu: Any, link: int, version: int | None, speed: int | None, counts: Counts, old: Counts) -> NvLinkPort:

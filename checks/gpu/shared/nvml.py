@@ -362,7 +362,9 @@ def field_values(gpu: Any, wanted: Sequence[tuple[str, int]]) -> list[int | None
     ids = [(getattr(pynvml, field, None), scope) for field, scope in wanted]
     known = [(id_, scope) for id_, scope in ids if id_ is not None]
     values = (
-        value for at in range(0, len(known), FIELDS_AT_ONCE) for value in _some(gpu, known[at : at + FIELDS_AT_ONCE])
+        value
+        for at in range(0, len(known), FIELDS_AT_ONCE)
+        for value in _field_values(gpu, known[at : at + FIELDS_AT_ONCE])
     )
     return [next(values) if id_ is not None else None for id_, _ in ids]
 
@@ -371,7 +373,7 @@ FIELDS_AT_ONCE = 100
 """No limit is documented; NVIDIA's own tools query about as many."""
 
 
-def _some(gpu: Any, known: list[tuple[int, int]]) -> Iterator[int | None]:
+def _field_values(gpu: Any, known: list[tuple[int, int]]) -> Iterator[int | None]:
     answers = call("nvmlDeviceGetFieldValues", gpu, known)
     yield from map(_field, answers) if answers is not None else [None] * len(known)
 

@@ -29,14 +29,14 @@ SHOWN = 3
 
 def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """What did not answer in this check, once per node; unclear cases are a skip (nvml_survey.complete)."""
-    told: set[tuple[Any, ...]] = set()
+    named: set[tuple[Any, ...]] = set()
     for rank, measured in facts.items():
         for trouble in measured["look"]["troubles"]:
             # A rank that does not see all GPUs has its own numbers.
             whose = (rank, trouble["gpu"]) if trouble["hidden"] else trouble["gpu"]
             key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
-            if trouble["met_in"] == check and trouble["kind"] != UNKNOWN and key not in told:
-                told.add(key)
+            if trouble["met_in"] == check and trouble["kind"] != UNKNOWN and key not in named:
+                named.add(key)
                 yield _unanswered(trouble, rank, run)
     yield from _odd_answers(facts, run)
 
@@ -65,13 +65,13 @@ def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     looks = [(rank, measured["look"]) for rank, measured in facts.items()]
     total = sum(len(look["gpus"]) for _, look in looks)
     common = Counter(note for _, look in looks for notes in look["notes"].values() for note in set(notes))
-    told: set[tuple[str, str]] = set()
+    named: set[tuple[str, str]] = set()
     for rank, look in looks:
         node = run.job.node_of(rank).node
         for uuid, notes in look["notes"].items():
             odd = [note for note in notes if 2 * common[note] <= total or total == 1]
-            if odd and (node, uuid) not in told:
-                told.add((node, uuid))
+            if odd and (node, uuid) not in named:
+                named.add((node, uuid))
                 text = f"GPU {look['numbers'][uuid]} answers with errors: {words.some(odd, SHOWN, '; ', '; ')}"
                 where = {"node": node, "gpu": look["numbers"][uuid], "uuid": uuid}
                 text += "; expected values, as from its siblings"

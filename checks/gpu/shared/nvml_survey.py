@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from preflight.check import Context, NoReply, NoReplyKind, NotApplicable, Probe, Skip, ranges
-from preflight.checks.gpu.shared import links, nvml, pci
+from preflight.checks.gpu.shared import links, nvml, other_gpus, pci
 from preflight.checks.gpu.shared.readings import Handle, System
 
 T = TypeVar("T")
@@ -169,6 +169,8 @@ class Session:
         if fails and cards and confined(ctx.environ) and not os.path.exists("/dev/nvidiactl"):
             raise NotApplicable(f"none of the node's {ranges.count(len(cards), 'GPU')} was given to this container")
         if not cards and (system is None or not system["count"]):
+            if why := other_gpus.not_looked_at():
+                raise Skip(why)
             raise NotApplicable("there is no NVIDIA GPU on this node")
         if system is None:
             return {"system": None, "gpus": {}, "pci": cards, "partial": False}

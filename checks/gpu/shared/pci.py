@@ -4,7 +4,7 @@ a link may replay a packet."""
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from preflight.checks.gpu.shared.readings import Pcie
 from preflight.sdk import files
@@ -19,7 +19,12 @@ _OTHER_BRIDGE = 0x0680
 
 def gpus() -> list[str]:
     """Bus ids ("0000:1b:00.0") of the node's NVIDIA GPUs, in order, including those that a container hides."""
-    return [bus for bus in files.entries(ROOT) if number(bus, "vendor") == NVIDIA and _class(bus) >> 8 == _DISPLAY]
+    return of_vendor(NVIDIA, (_DISPLAY,))
+
+
+def of_vendor(vendor: int, base_classes: Collection[int]) -> list[str]:
+    """Bus ids of a vendor's devices of these base classes, in order."""
+    return [bus for bus in files.entries(ROOT) if number(bus, "vendor") == vendor and _class(bus) >> 8 in base_classes]
 
 
 def switches() -> list[str]:

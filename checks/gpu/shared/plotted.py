@@ -15,13 +15,15 @@ def strips(
 ) -> Iterator[plots.Strips]:
     """`looked`: the GPUs in the order of their values; `found`: the judge's findings about them."""
     grave = [finding for finding in found if finding.severity is not Severity.INFO]
-    made = [
-        plots.Strip(name, unit, its, [place for place, (card, _) in enumerate(looked) if _is_named(card, grave, codes)])
-        for name, unit, its, codes in values
-        if any(value is not None for value in its)
+    drawn = [
+        plots.Strip(
+            name, unit, readings, [place for place, (card, _) in enumerate(looked) if _is_named(card, grave, codes)]
+        )
+        for name, unit, readings, codes in values
+        if any(value is not None for value in readings)
     ]
-    if made:
-        yield plots.Strips(title, [(card.node, f"gpu {card.gpu}") for card, _ in looked], made)
+    if drawn:
+        yield plots.Strips(title, [(card.node, f"gpu {card.gpu}") for card, _ in looked], drawn)
 
 
 def _is_named(card: Card, found: Iterable[Finding], codes: Collection[Code]) -> bool:

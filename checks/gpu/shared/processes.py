@@ -67,7 +67,7 @@ def belongs_to_the_machine(holder: Holder) -> bool:
     return name == "X" or name.startswith(DESKTOP + SERVICES)
 
 
-def told(pid: int, holder: Holder, memory: int | None) -> str:
+def describe(pid: int, holder: Holder, memory: int | None) -> str:
     """ "python (pid 4711, user bob, for 3 h, 20.1 GiB)"."""
     about = [f"pid {pid}"]
     about += [f"user {holder['user']}"] if holder["user"] else []

@@ -9,7 +9,7 @@ siblings. Ranks that are bound to CPUs should run near their GPU.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
+from preflight.check import Action, After, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
@@ -19,7 +19,8 @@ from preflight.checks.gpu.topology.outliers import Cell, DifferingPairs, FarNic,
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
 PARTS = (nvml_errors,)
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
+READS = dict.fromkeys((INVENTORY, NVLINK), After.READS)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after=READS)
 CHECK = "gpu.topology"
 
 _P2P_FIX = (
@@ -84,7 +85,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     pairs = outliers.pairs(wired, _without_p2p(run))
     yield from _p2p(pairs)
     found, ties = outliers.other_layout(wired)
-    yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
+    yield from _findings_of(LAYOUT.warn, found, "the PCIe path {between} is {text}, {expected}")
     yield from (LAYOUT.warn(f"{tie}; expected the same") for tie in ties)
     far = outliers.far_nics(wired)
     yield from _nics(far)
@@ -99,12 +100,12 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     if not wired:
         return "no GPU was looked at"
     kinds = vote(enumerate(map(kind, wired)))
-    told = [name if kinds.unanimous else f"{len(nodes)} x {name}" for name, nodes in kinds.ranks_of.items()]
+    parts = [name if kinds.unanimous else f"{len(nodes)} x {name}" for name, nodes in kinds.ranks_of.items()]
     works = [pair.works for pair in outliers.pairs(wired)]
-    told += [f"P2P between {sum(works):,} of {ranges.count(len(works), 'pair')}"] if works else []
+    parts += [f"P2P between {sum(works):,} of {ranges.count(len(works), 'pair')}"] if works else []
     nics = sum(len(layout.nics) for layout in wired)
-    told.append(ranges.count(nics, "RDMA device") if nics else "no RDMA device")
-    return "; ".join(told)
+    parts.append(ranges.count(nics, "RDMA device") if nics else "no RDMA device")
+    return "; ".join(parts)
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
     for differing in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.nvlink_unused(pairs)):
         wrong[differing.layout.node] |= dict.fromkeys(differing.cells, "")
     for differing in outliers.other_layout(wired)[0]:
-        wrong[differing.layout.node] |= dict.fromkeys(differing.cells, differing.told)
+        wrong[differing.layout.node] |= dict.fromkeys(differing.cells, differing.text)
     for far in outliers.far_nics(wired):
         wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
     return wrong
@@ -148,13 +149,17 @@ def _is_not_ready(fabric: Fabric) -> bool:
 
 def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
     missing, ties = outliers.no_p2p(pairs)
-    yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
+    yield from _findings_of(NO_P2P.warn, missing, "no P2P {between}: {text}; {expected}", pairs)
     yield from (NO_P2P.warn(f"{tie}; expected the same", node=node) for node, tie in ties)
-    yield from _told(ONE_WAY.warn, outliers.one_way(pairs), "P2P {between} works only from {told}; {expected}", pairs)
-    yield from _told(NVLINK_UNUSED.warn, outliers.nvlink_unused(pairs), "P2P {between} is {told}; {expected}", pairs)
+    yield from _findings_of(
+        ONE_WAY.warn, outliers.one_way(pairs), "P2P {between} works only from {text}; {expected}", pairs
+    )
+    yield from _findings_of(
+        NVLINK_UNUSED.warn, outliers.nvlink_unused(pairs), "P2P {between} is {text}; {expected}", pairs
+    )
 
 
-def _told(
+def _findings_of(
     say: Callable[..., Finding], found: Iterable[DifferingPairs], text: str, pairs: Iterable[GpuPair] = ()
 ) -> Iterator[Finding]:
     known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
@@ -163,12 +168,13 @@ def _told(
             first = cells[0]
             pair = known.get((differing.layout.node, first))
             evidence = {
-                "pairs": len(cells), "near": differing.layout.near[first[0]][first[1]],
+                "pairs": len(cells),
+                "near": differing.layout.near[first[0]][first[1]],
                 "buses": [differing.layout.cards[place].bus for place in first],
                 "serials": [differing.layout.cards[place].serial for place in first],
                 **({"forth": pair.forth, "back": pair.back} if pair else {}),
-            }  # fmt: skip
-            message = text.format(between=between, told=differing.told, expected=differing.expected)
+            }
+            message = text.format(between=between, text=differing.text, expected=differing.expected)
             yield say(message, evidence=evidence, **where)
 
 

@@ -75,7 +75,7 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[G
 class DifferingPairs(NamedTuple):
     layout: Layout
     cells: list[Cell]
-    told: str
+    text: str
     expected: str
     possible: int = 0
     """How many pairs of the node this could affect."""
@@ -105,8 +105,8 @@ def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPa
     possible = Counter(pair.layout.node for pair in everyone)
     groups = grouped(found, lambda row: (row[0].layout.node, *row[1:]))
     return [
-        DifferingPairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], told, expected, possible[node])
-        for (node, told, expected), alike in groups.items()
+        DifferingPairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], text, expected, possible[node])
+        for (node, text, expected), alike in groups.items()
     ]
 
 
@@ -139,13 +139,15 @@ def no_p2p(everyone: list[GpuPair]) -> tuple[list[DifferingPairs], list[tuple[st
             expected = f"expected it: NCCL uses it between GPUs that are {word} apart"
             found += [(pair, STATUSES[CHIPSET], expected) for pair in wanted]
         elif not votes.decided:
-            sides = ", ".join(f"{answer} {_some(alike, works)}" for works, answer in ((True, "works"), (False, "not")))
+            sides = ", ".join(
+                f"{answer} {_first_pair(alike, works)}" for works, answer in ((True, "works"), (False, "not"))
+            )
             nodes = {pair.layout.node for pair in alike}
             ties.append((min(nodes) if len(nodes) == 1 else None, f"P2P between GPUs that are {word} apart: {sides}"))
     return _by_node(found, everyone), ties
 
 
-def _some(alike: list[GpuPair], works: bool) -> str:
+def _first_pair(alike: list[GpuPair], works: bool) -> str:
     first, *others = [pair for pair in alike if pair.works == works]
     labels = first.layout.labels
     more = f" and {ranges.count(len(others), 'other pair')}" if others else ""
@@ -228,8 +230,8 @@ def far_nics(layouts: Sequence[Layout]) -> list[FarNic]:
         for at, word in votes.odd()
         if farther(word, votes.usual)
     ]
-    told = {far.layout.node for far in found}
-    return found + [far for layout in layouts if layout.node not in told for far in _far_inside(layout)]
+    named = {far.layout.node for far in found}
+    return found + [far for layout in layouts if layout.node not in named for far in _far_inside(layout)]
 
 
 def _far_inside(layout: Layout) -> Iterator[FarNic]:
@@ -241,9 +243,9 @@ def _far_inside(layout: Layout) -> Iterator[FarNic]:
 
 def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str]:
     """Ties that need more nodes to decide. `found`: already reported."""
-    told = {far.gpu for far in found}
+    named = {far.gpu for far in found}
     for alike in _comparable(layouts):
-        for gpu in sorted(set(range(len(alike[0].cards))) - told):
+        for gpu in sorted(set(range(len(alike[0].cards))) - named):
             votes = vote(enumerate(layout.nearest_nic(gpu) for layout in alike))
             if not votes.unanimous and not votes.decided:
                 sides = [f"{word or 'none'} on {alike[places[0]].node}" for word, places in votes.ranks_of.items()]

@@ -34,11 +34,11 @@ class Cpu(TypedDict):
 
 
 def cpu() -> Cpu:
-    told = read("/proc/cpuinfo")
-    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", told, re.MULTILINE)
+    text = read("/proc/cpuinfo")
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
     return {
         "vendor": vendor[1] if vendor else "",
-        "virtual": re.search(r"^flags\s*:.*\bhypervisor\b", told, re.MULTILINE) is not None,
+        "virtual": re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE) is not None,
     }
 
 

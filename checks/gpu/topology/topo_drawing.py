@@ -133,13 +133,13 @@ def _names(layout: Layout, shown: list[int]) -> list[str]:
 def _p2p(layout: Layout) -> Iterator[str]:
     """How many pairs at each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
     near = grouped(pairs([layout]), lambda pair: _cell(layout, pair.gpu, pair.other, {}).rstrip("!"))
-    told = [f"{word} {sum(pair.works for pair in alike)} of {len(alike)}" for word, alike in near.items()]
-    if told:
-        yield f"P2P works: {', '.join(told)} pairs"
+    counts = [f"{word} {sum(pair.works for pair in alike)} of {len(alike)}" for word, alike in near.items()]
+    if counts:
+        yield f"P2P works: {', '.join(counts)} pairs"
 
 
 def _legend(words: set[str]) -> Iterator[str]:
     drawn = {"NV#" if word.startswith("NV") else word.rstrip("!") for word in words if not word.startswith("NIC")}
     drawn |= {"!"} if any(word.endswith("!") for word in words) else set()
-    told = [f"{word} {meaning}" for word, meaning in LEGEND.items() if word in drawn]
-    yield from [", ".join(told)] if told else []
+    entries = [f"{word} {meaning}" for word, meaning in LEGEND.items() if word in drawn]
+    yield from [", ".join(entries)] if entries else []

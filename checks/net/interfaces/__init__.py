@@ -19,10 +19,10 @@ from preflight.checks.net.interfaces.interface_table import (
     Facts,
     InterfaceTrouble,
     World,
-    rate,
     why_none,
 )
-from preflight.checks.net.shared import links
+from preflight.checks.net.shared import links, packet_counters
+from preflight.checks.net.shared.packet_counters import Counters
 from preflight.nccl import config_files, interface_rules, version
 from preflight.nccl.interface_rules import Chosen
 from preflight.sdk import addresses, tcp
@@ -119,11 +119,20 @@ def measure(ctx: Context) -> Facts:
         "host": links.host(entries),
         "has_rdma": links.has_rdma(),
         "nccl": version.installed(),
+        "counters": _counters(taken[ctx.job.backend]),
     }
     if ctx.job.backend == "gloo" and not is_known:
         why = f"looking up the host's own name, by which gloo listens, took over {interface_rules.PATIENCE_S:g} s"
         raise Skip(f"{why} (time getent hosts $(hostname))", facts)
     return facts
+
+
+def _counters(taken: Sequence[Chosen]) -> Counters | None:
+    """For net.interface_errors, which compares them with those at the end of the run."""
+    try:
+        return packet_counters.counted({address["interface"].partition(":")[0] for address in taken})
+    except OSError:
+        return None
 
 
 def _looked_up(ctx: Context, entries: Sequence[Address]) -> tuple[dict[str, list[Chosen]], str]:
@@ -156,9 +165,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if run.job.backend == "nccl":
         yield from _gloo_beside(World(facts, run))
     else:
-        said = [_about(finding) for finding in found]
+        subjects = [_about(finding) for finding in found]
         beside = _nccl_beside(World(facts, run, backend="nccl"))
-        yield from (finding for finding in beside if _about(finding) not in said)
+        yield from (finding for finding in beside if _about(finding) not in subjects)
 
 
 def _about(finding: Finding) -> tuple[Code, str | None, str | None]:
@@ -198,7 +207,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     of = f" on {ranges.count(len(choices_), 'node')}" if len(facts) > 1 else f" ({choices_[0].address})"
     parts = [f"{world.called} takes {words.some(names, 3)}{of}"]
     parts += [f"MTU {' or '.join(map(str, mtus[:3]))}"] if mtus else []
-    parts += [" or ".join(map(rate, speeds[:3]))] if speeds else []
+    parts += [" or ".join(map(words.link_rate, speeds[:3]))] if speeds else []
     return ", ".join(parts)
 
 
@@ -208,7 +217,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 def _none(world: World) -> Iterator[Finding]:
     """No interface to listen on, which stops even a single host."""
     why = {rank: why_none(reading, world.backend) for rank, reading in world.facts.items()}
-    yield from world.told(NONE.fail, {rank: trouble for rank, trouble in why.items() if trouble})
+    yield from world.findings(NONE.fail, {rank: trouble for rank, trouble in why.items() if trouble})
 
 
 def _gloo_beside(world: World) -> Iterator[Finding]:
@@ -226,7 +235,7 @@ def _nccl_beside(world: World) -> Iterator[Finding]:
     asked = [rank for rank in world.facts if world.is_set(rank)]
     world.leave_out([rank for rank in world.facts if rank not in asked])
     why = {rank: why_none(world.facts[rank], "nccl") for rank in asked}
-    found = [*world.told(NONE.warn, {rank: trouble for rank, trouble in why.items() if trouble})]
+    found = [*world.findings(NONE.warn, {rank: trouble for rank, trouble in why.items() if trouble})]
     for find in (_down, _loopback, _shared, _internal, _link_local) if world.has_several_hosts else ():
         found += find(world)
     for each in found:
@@ -251,7 +260,7 @@ def _loopback(world: World) -> Iterator[Finding]:
     asked = {rank: world.left[rank] for rank in lost if world.backend == "nccl" or world.is_set(rank)}
     text = f"{world.called} takes {{}}, expected an interface that other hosts reach"
     troubles = {rank: InterfaceTrouble(text.format(choice), choice.name) for rank, choice in asked.items()}
-    yield from world.told(LOOPBACK.fail, troubles)
+    yield from world.findings(LOOPBACK.fail, troubles)
     world.leave_out(lost)
 
 
@@ -351,7 +360,8 @@ def _speed(world: World) -> Iterator[Finding]:
     for rank, speed in votes.odd():
         choice, usual = world.left[rank], votes.usual
         if speed and usual and speed < usual:
-            text = f"{choice} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
+            most = f"{words.link_rate(usual)} as on {votes.share('node')}"
+            text = f"{choice} runs at {words.link_rate(speed)}, expected {most}"
             is_felt = world.backend == "gloo" or not world.uses_rdma(rank)
             found = SPEED.warn if is_felt else SPEED.info
             yield found(text, **world.details([rank], world.at(rank)))

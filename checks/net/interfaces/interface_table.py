@@ -4,10 +4,11 @@ import ipaddress
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from preflight.check import Finding, Job, Run, Trait, traits, words
 from preflight.checks.net.shared.links import Interface
+from preflight.checks.net.shared.packet_counters import Counters
 from preflight.nccl import hca_names, interface_rules
 from preflight.nccl.interface_rules import Chosen
 from preflight.sdk import tcp
@@ -38,6 +39,8 @@ class Facts(TypedDict):
     has_rdma: bool
     nccl: str
     """NCCL's version, whose rules apply; "" if unknown."""
+    counters: NotRequired[Counters | None]
+    """Of the interfaces that the backend takes; None where the kernel does not tell."""
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
@@ -156,7 +159,7 @@ class World:
             "evidence": {**proof, **({"interface": trouble.interface} if trouble.interface else {})},
         }
 
-    def told(self, found: Callable[..., Finding], troubles: Mapping[int, InterfaceTrouble]) -> Iterator[Finding]:
+    def findings(self, found: Callable[..., Finding], troubles: Mapping[int, InterfaceTrouble]) -> Iterator[Finding]:
         """A finding per node, or one for all if all have the trouble. Removes these nodes from `left`."""
         if len(troubles) == len(self.facts) > 1:
             first = next(iter(troubles.values()))
@@ -170,7 +173,7 @@ class World:
     def each(self, found: Callable[..., Finding], why: Callable[[int, Choice], str]) -> Iterator[Finding]:
         """Findings for the nodes for which `why` returns a text."""
         reasons = {rank: InterfaceTrouble(why(rank, choice), choice.name) for rank, choice in self.left.items()}
-        yield from self.told(found, {rank: reason for rank, reason in reasons.items() if reason.text})
+        yield from self.findings(found, {rank: reason for rank, reason in reasons.items() if reason.text})
 
     def at(self, rank: int) -> InterfaceTrouble:
         """A trouble without text: only the interface that this node takes."""
@@ -211,7 +214,7 @@ class World:
     def all_have_ipv6(self) -> bool:
         """Whether every node has IPv6 addresses besides link-local ones."""
         links = [self.facts[rank]["interfaces"].values() for rank in self.left]
-        own = ([text for link in its for text in link["addresses"]] for its in links)
+        own = ([text for link in interfaces for text in link["addresses"]] for interfaces in links)
         return all(any(":" in text and not text.startswith(("fe80:", "::1/")) for text in texts) for texts in own)
 
 
@@ -221,10 +224,6 @@ def _link(reading: Facts, name: str) -> Interface:
 
 def _network(text: str) -> str:
     return str(ipaddress.ip_network(text, strict=False))
-
-
-def rate(mbps: int) -> str:
-    return f"{mbps / 1000:,g} Gb/s" if mbps >= 1000 else f"{mbps} Mb/s"
 
 
 # Nothing to listen on
@@ -258,12 +257,12 @@ def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
 
 def _takes_none(reading: Facts, names: str, family: str) -> InterfaceTrouble:
     taken = {name: link for name, link in reading["interfaces"].items() if interface_rules.takes(names, name)}
-    said = f"NCCL_SOCKET_IFNAME is {names!r}, which selects"
+    begin = f"NCCL_SOCKET_IFNAME is {names!r}, which selects"
     if not taken:
         meant = "" if names.startswith("^") else _meant(names.removeprefix("="), reading)
-        return InterfaceTrouble(f"{said} no interface of this node, expected one of {_all(reading)}{meant}", None)
+        return InterfaceTrouble(f"{begin} no interface of this node, expected one of {_all(reading)}{meant}", None)
     states = words.some(f"{name} ({_state(link, family)})" for name, link in taken.items())
-    return InterfaceTrouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
+    return InterfaceTrouble(f"{begin} only {states}; expected one that is up and has an address", next(iter(taken)))
 
 
 def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble | None:
@@ -276,11 +275,12 @@ def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble |
     found = {first["interface"] for first in some}
     for name in names.removesuffix(",").split(","):  # std::getline gives no empty word at the end
         if name not in found:
-            said = f"GLOO_SOCKET_IFNAME is {names!r}, and {name or 'an empty word'}"
+            begin = f"GLOO_SOCKET_IFNAME is {names!r}, and {name or 'an empty word'}"
             if name in reading["interfaces"]:
-                return InterfaceTrouble(f"{said} has no address; expected one of {_all(reading)}", name)
+                return InterfaceTrouble(f"{begin} has no address; expected one of {_all(reading)}", name)
             return InterfaceTrouble(
-                f"{said} is not an interface of this node; expected one of {_all(reading)}{_meant(name, reading)}", None
+                f"{begin} is not an interface of this node; expected one of {_all(reading)}{_meant(name, reading)}",
+                None,
             )
     return None
 

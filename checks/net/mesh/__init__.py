@@ -16,6 +16,7 @@ from typing import Any
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
@@ -30,11 +31,11 @@ from preflight.check import (
     option,
     ranges,
     words,
-)  # fmt: skip
-from preflight.checks.net.mesh import counters, losses, pair_tables, timeouts
+)
+from preflight.checks.net.mesh import losses, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble, evidence_of
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
-from preflight.checks.net.shared import links, port_selection
+from preflight.checks.net.shared import links, packet_counters, port_selection
 from preflight.nccl import interface_rules
 from preflight.sdk import slurm
 from preflight.sdk.pairs import Pair, Wording
@@ -47,8 +48,8 @@ def _deadline(job: Job) -> float:
 
 
 RDMA = "net.rdma"
-PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
-PARTS = (losses, counters)
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, after={"net.rdma": After.READS})
+PARTS = (losses,)
 
 MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
 """A bad link is far slower: it fell back to 1/10 of its rate, has the wrong duplex, or loses packets. Sharing a link or
@@ -145,7 +146,7 @@ def measure(ctx: Context) -> Facts:
         return _facts(False)
     ctx.doing("choosing an address")
     interface, address, server, why = _listener(ctx)
-    store, before = ctx.store(), counters.counted(interface)
+    store, before = ctx.store(), packet_counters.of_one(interface)
     with ctx.collective("pairs of nodes", ranges.count(len(ranks), "node")):
         ends_s = time.monotonic() + BUDGET * ctx.deadline_s
         if server is None:
@@ -153,7 +154,7 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    rose = counters.risen(before, counters.counted(interface))
+    rose = packet_counters.risen(before, packet_counters.of_one(interface))
     seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut, "rose": rose}
     return _facts(
         True,
@@ -204,12 +205,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places, interfaces = ({rank: its[key] for rank, its in nodes.items()} for key in ("switches", "interface"))
+    places, interfaces = ({rank: place[key] for rank, place in nodes.items()} for key in ("switches", "interface"))
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     troubles = (_connections(sure, nodes), *_measured(pairs, nodes, run))
     found = [finding for trouble in troubles for finding in trouble.findings(run, places, interfaces)]
     yield from found or losses.unsure(pairs, run)
-    yield from counters.findings(nodes, run)
     if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
         yield _untried(left, pairs, run)
 
@@ -245,7 +245,7 @@ def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
     """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. False if net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
-    seen = port_selection.nodes(run.facts(RDMA))
+    seen = port_selection.nodes(run.facts("net.rdma"))
     return nodes.keys() <= {node.rank for node in seen if node.uses_verbs and node.taken}
 
 
@@ -332,8 +332,8 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
         having.setdefault(nodes[rank]["mtu"], []).append(run.job.node_of(rank).node)
     if len(having) == 1:
         return f"the MTU of their interfaces is {next(iter(having)) or 'unknown'}"
-    told = (f"{mtu or 'unknown'} on {words.some(names, 3)}" for mtu, names in having.items())
-    return f"MTU {words.some(told, 3, '; ', '; ')}"
+    sides = (f"{mtu or 'unknown'} on {words.some(names, 3)}" for mtu, names in having.items())
+    return f"MTU {words.clauses(sides, 3)}"
 
 
 def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:

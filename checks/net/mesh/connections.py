@@ -127,13 +127,15 @@ class Meeting:
         self.doing("waiting for the other nodes' addresses")
         self.store.set(f"place/{self.number}", json.dumps(own))
         met = {partner for partner in self.rounds if partner is not None}
-        told = {partner: json.loads(text) for partner, text in (await self._told("place", met, MEET_S)).items()}
-        self.tried = {partner: Tried("late") for partner in met if told.get(partner) is not None or partner not in told}
-        places = {partner: place for partner, place in told.items() if place}
+        answers = {partner: json.loads(text) for partner, text in (await self._answers("place", met, MEET_S)).items()}
+        self.tried = {
+            partner: Tried("late") for partner in met if answers.get(partner) is not None or partner not in answers
+        }
+        places = {partner: place for partner, place in answers.items() if place}
         self.doing(f"connecting to {len(places)} nodes")
         await asyncio.gather(*(self._connect(partner, place) for partner, place in places.items()))
         self.store.set(f"reached/{self.number}", json.dumps(sorted(self._out)))
-        reached = await self._told("reached", places.keys(), REACHED_S)
+        reached = await self._answers("reached", places.keys(), REACHED_S)
         partners = {
             partner: self.number in json.loads(reached[partner]) for partner in self.rounds if partner in reached
         }
@@ -155,10 +157,10 @@ class Meeting:
         losing = sorted(partner for partner, tried in self.tried.items() if is_suspect(tried.sent))
         found = {"rate": statistics.median_high(rates) if rates else 0.0, "losing": losing}
         self.store.set(f"found/{self.number}", json.dumps(found))
-        told = [json.loads(text) for text in (await self._told("found", partners, MEET_S)).values()]
-        own = [found["rate"]] if rates and len(told) > 1 else []
-        usual = statistics.median_high([*(each["rate"] for each in told), *own]) if told else 0.0
-        return FirstLook(usual, frozenset(partners if losing else (to for each in told for to in each["losing"])))
+        looks = [json.loads(text) for text in (await self._answers("found", partners, MEET_S)).values()]
+        own = [found["rate"]] if rates and len(looks) > 1 else []
+        usual = statistics.median_high([*(each["rate"] for each in looks), *own]) if looks else 0.0
+        return FirstLook(usual, frozenset(partners if losing else (to for each in looks for to in each["losing"])))
 
     def _count(self) -> None:
         """Adds up what was sent to each partner, on both connections. The partner does so for what it has sent."""
@@ -167,7 +169,7 @@ class Meeting:
             counts = [count for line in lines if (count := line.sent) is not None]
             tried.sent = sum(counts, Sent()) if counts else None
 
-    async def _told(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
+    async def _answers(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
         """The value of this key for each node, without nodes that are gone or silent for too long."""
         end = time.monotonic() + patience_s
         waited_for = list(of)
@@ -177,8 +179,8 @@ class Meeting:
                 break
             await asyncio.sleep(self.tick_s)
             waited_for = [number for number in waited_for if not self._gone(number)]
-        said = self.store.multi_get([f"{word}/{number}" for number in waited_for]) if waited_for else []
-        return {number: text.decode() for number, text in zip(waited_for, said, strict=True)}
+        texts = self.store.multi_get([f"{word}/{number}" for number in waited_for]) if waited_for else []
+        return {number: text.decode() for number, text in zip(waited_for, texts, strict=True)}
 
     def _gone(self, number: int) -> bool:
         """Whether all connections of a node that had some are closed."""
@@ -270,13 +272,13 @@ class Meeting:
 
 async def _introduced(sock: socket.socket, token: bytes, own: int, partner: int) -> str:
     """What is wrong with the peer that answers; "" if it is the partner. One that closes silently is a stranger."""
-    said = protocol.hello(token, own, partner)
+    greeting = protocol.hello(token, own, partner)
     try:
-        sock.send(said)
+        sock.send(greeting)
         answer = await protocol.read(sock, protocol.ANSWER_BYTES, SILENT_S)
     except Refused as error:
         return "stranger" if str(error) == "left" else str(error)
-    return "" if hmac.compare_digest(answer, protocol.answer(token, said)) else "stranger"
+    return "" if hmac.compare_digest(answer, protocol.answer(token, greeting)) else "stranger"
 
 
 def stand_aside(store: "Store", number: int) -> None:
@@ -285,9 +287,15 @@ def stand_aside(store: "Store", number: int) -> None:
 
 
 def hold(
-    store: "Store", ranks: Sequence[int], rank: int, server: socket.socket, interface: str, ends_s: float,
-    doing: Callable[[str], None], names: Sequence[str],
-) -> Meeting:  # fmt: skip
+    store: "Store",
+    ranks: Sequence[int],
+    rank: int,
+    server: socket.socket,
+    interface: str,
+    ends_s: float,
+    doing: Callable[[str], None],
+    names: Sequence[str],
+) -> Meeting:
     """Runs this node's part of the meeting of `ranks`, one per node, with their nodes' `names`. Closes `server`. The
     store has one thread: the more nodes, the less often each polls it."""
     number, nodes = ranks.index(rank), len(ranks)
@@ -300,8 +308,10 @@ def hold(
 def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
     """Results by the partner's rank, without fields that were not measured."""
     rounded = {ranks[partner]: vars(result) for partner, result in sorted(tried.items())}
-    return {str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
-            for rank, result in rounded.items()}  # fmt: skip
+    return {
+        str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
+        for rank, result in rounded.items()
+    }
 
 
 def _rounded(value: object) -> object:

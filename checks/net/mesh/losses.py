@@ -15,6 +15,8 @@ connection carries at most 4.5 Gbit/s over round trips of 0.1 ms with an MTU of 
 ENOUGH = 500
 """Packets of which a sound pair loses none. A pair that loses 1 percent loses none of so many in 1 of 150 runs."""
 
+NO_LOSSES = ("_bytes", "_packets", "multicast", "OutSegs")
+
 LOSS = Code(
     "Packets between nodes are lost, also at a low rate.",
     fix="On {from} and {to}: ip -s -s link show {interface} and ethtool -S {interface} (crc, discards, missed); nstat "
@@ -37,15 +39,23 @@ def found(pairs: Mapping[Pair, Seen], nodes: Nodes, explained: Collection[Pair],
 
     evidence = {pair: _evidence(pairs[pair], nodes[pair[1]]) for pair in known}
     return PairTrouble(
-        list(known), [pair for pair, is_bad in known.items() if is_bad], Severity.WARN,
-        code=lambda _: LOSS, how=how, expected=lambda _: f"less than {limit:.2%}",
+        list(known),
+        [pair for pair, is_bad in known.items() if is_bad],
+        Severity.WARN,
+        code=lambda _: LOSS,
+        how=how,
+        expected=lambda _: f"less than {limit:.2%}",
         wording=Wording(
-            sends="loses packets that it sends to", receives="loses packets that it receives from",
-            both="loses packets to and from", either="loses packets to or from",
-            pair="packets from {a} to {b} are lost", sides="packets between {a} and {b} are lost",
+            sends="loses packets that it sends to",
+            receives="loses packets that it receives from",
+            both="loses packets to and from",
+            either="loses packets to or from",
+            pair="packets from {a} to {b} are lost",
+            sides="packets between {a} and {b} are lost",
         ),
-        many="packets are lost", evidence=evidence_of(nodes, evidence),
-    )  # fmt: skip
+        many="packets are lost",
+        evidence=evidence_of(nodes, evidence),
+    )
 
 
 def unsure(pairs: Mapping[Pair, Seen], run: Run) -> Iterator[Finding]:
@@ -83,9 +93,7 @@ def _is_bad(what: Seen, limit: float) -> bool | None:
 
 def _evidence(what: Seen, receiver: Facts) -> dict[str, Any]:
     """Of one pair, with numbers of packets."""
-    rose = {
-        name: rise for name, rise in receiver.get("rose", {}).items() if name.split()[-1] not in ("bytes", "packets")
-    }
+    rose = {name: count for name, count in receiver.get("rose", {}).items() if not name.endswith(NO_LOSSES)}
     first, looked = Sent(*what.get("sent", ())), _in_bursts(what)
     counts = {"sent": looked.segments, "lost": looked.lost, "sent_in_bulk": first.segments, "lost_in_bulk": first.lost}
     more: dict[str, Any] = {"round_trip_varies_s": what.get("rtt_variation_s"), "bytes_per_s": what.get("rate")}

@@ -140,12 +140,12 @@ class _Messages:
     def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
         """Either end may be at fault, so neither is named as a node to exclude."""
         ways = [way for way in (pair, pair[::-1]) if way in rest]
-        told = [
+        directions = [
             f"{self.trouble.wording.pair.format(a=self.name(a), b=self.name(b))} ({self.trouble.how([(a, b)])})"
             for a, b in ways
         ]
         link = self._link(pair) if len(ways) == 1 else " and ".join(map(self.name, pair))
-        return self._found(", and ".join(told), ways, link=link)
+        return self._found(", and ".join(directions), ways, link=link)
 
     def _link(self, pair: Pair) -> str:
         return " to ".join(map(self.name, pair))

@@ -49,7 +49,7 @@ class Facts(TypedDict):
     pairs: dict[str, Seen]
     """By the partner node's rank."""
     rose: NotRequired[dict[str, int]]
-    """By how much the kernel's counters of packets have risen meanwhile (counters.py)."""
+    """By how much the kernel's counters of packets have risen meanwhile (packet_counters.py)."""
 
 
 Nodes = Mapping[int, Facts]

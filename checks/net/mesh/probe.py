@@ -18,7 +18,7 @@ from preflight.checks.net.mesh.timeouts import (
     LARGE_S,
     SHORT_STALL_S,
     SILENT_S,
-    STALL_S,  # fmt: skip
+    STALL_S,
 )
 
 ROUND_TRIPS = 8
@@ -118,9 +118,7 @@ async def ask(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) 
     await line.say(protocol.BYE)
 
 
-async def ask_again(
-    line: PeerConnection, tried: Tried, usual: float, own: Own, is_suspect: bool = False
-) -> None:  # fmt: skip
+async def ask_again(line: PeerConnection, tried: Tried, usual: float, own: Own, is_suspect: bool = False) -> None:
     """After all rounds, measures again what seems slow compared with `usual` (bytes per second), and, where packets to
     the partner may be lost (`is_suspect`), how many. Busy cores on either end look like a slow link as long as a
     process gets none. Raises Refused."""

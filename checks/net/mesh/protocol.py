@@ -45,16 +45,16 @@ def hello(token: bytes, sender: int, to: int) -> bytes:
     return _HELLO.pack(_MAGIC, sender, to, nonce, _proof(token, b"hello", sender, to, nonce))
 
 
-def admitted(token: bytes, said: bytes, own: int) -> tuple[int, bytes] | None:
+def admitted(token: bytes, greeting: bytes, own: int) -> tuple[int, bytes] | None:
     """(number of the peer, our proof for it); None for a stranger."""
-    magic, sender, to, nonce, proof = _HELLO.unpack(said)
+    magic, sender, to, nonce, proof = _HELLO.unpack(greeting)
     known = hmac.compare_digest(proof, _proof(token, b"hello", sender, to, nonce))
-    return (sender, answer(token, said)) if known and magic == _MAGIC and to == own else None
+    return (sender, answer(token, greeting)) if known and magic == _MAGIC and to == own else None
 
 
-def answer(token: bytes, said: bytes) -> bytes:
+def answer(token: bytes, greeting: bytes) -> bytes:
     """The listener's answer to a hello."""
-    _, sender, to, nonce, _ = _HELLO.unpack(said)
+    _, sender, to, nonce, _ = _HELLO.unpack(greeting)
     return _proof(token, b"welcome", sender, to, nonce)
 
 

@@ -59,7 +59,7 @@ def routable(gid: Gid | None) -> bool:
     return gid is not None and gid["kind"] in ("ipv4", "ipv6")
 
 
-def told(gid: Gid) -> str:
+def describe(gid: Gid) -> str:
     """A GID in words: "link-local, RoCE v1"."""
     return gid["kind"] + (f", RoCE v{gid['version']}" if gid["version"] else "")
 
@@ -116,7 +116,7 @@ def _flaw(use: Use, settings: Mapping[str, str]) -> str:
         return EMPTY if index is not None else f"{at}, which is {EMPTY}"
     if routable(gid) and gid["version"] in (None, _version(settings)):
         return ""
-    return told(gid) if index is not None else f"{at}: {told(gid)}"
+    return describe(gid) if index is not None else f"{at}: {describe(gid)}"
 
 
 def _version(settings: Mapping[str, str]) -> int:

@@ -50,7 +50,7 @@ def _found(
 ) -> Iterator[Finding]:
     """A node's cards may have two link layers. A port that is faster than most is not at fault."""
     layers = code is LINK_LAYER
-    told, ties = [], []
+    troubles, ties = [], []
     known = [use.has(value, layers) for use, value in values]
     alike = numbered_otherwise(known)
     for item in compare_ports(known, by_siblings=not layers):
@@ -63,10 +63,10 @@ def _found(
             use: Use = item.port.about
             of_host = code is SLOW and use.hca["virtual"] and of[use.rank].is_aside(use)
             severity = weighed(Severity.INFO if of_host else worst, of[use.rank], use.vendor, run)
-            told.append(
+            troubles.append(
                 PortTrouble(code, severity, use.rank, use.label, f"at {item.port.value}", f"{item.usual} {item.as_on}")
             )
-    yield from findings(told, run, len(of))
+    yield from findings(troubles, run, len(of))
     yield from tied(code, worst, ties, noun, of, run)
 
 
@@ -74,12 +74,19 @@ def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, NodePort
     """Ports slower than their siblings on all nodes: mostly intended, as for storage, unless the switch is wrong."""
     used = (use.has(rate) for use, rate in rates if run.job.backend == "nccl" and of[use.rank].uses_verbs)
     slow = [item for item in differs_from_siblings(used) if speed(item.port.value) < speed(item.usual)]
-    told = (
-        PortTrouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
-                f"{item.usual} as most of its siblings", FIX_EVERYWHERE)
+    troubles = (
+        PortTrouble(
+            SLOW,
+            Severity.INFO,
+            item.port.rank,
+            item.port.label,
+            f"at {item.port.value}",
+            f"{item.usual} as most of its siblings",
+            FIX_EVERYWHERE,
+        )
         for item in slow
-    )  # fmt: skip
-    yield from findings(told, run, len(of))
+    )
+    yield from findings(troubles, run, len(of))
 
 
 def speed(text: str) -> float:
@@ -100,14 +107,14 @@ def _firmware(nodes: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
                 layer = card["ports"][0]["layer"] if card["ports"] else ""
                 cards = boards.setdefault((card["kind"], layer, matters), [])
                 cards.append((node, card["name"], card["firmware"]))
-    told: list[PortTrouble] = []
+    troubles: list[PortTrouble] = []
     for (board, _, matters), cards in boards.items():
         worst = Severity.WARN if matters else Severity.INFO
         votes = vote((at, version) for at, (_, _, version) in enumerate(cards))
-        told += _odd_firmware(board, cards, votes, worst, run)
+        troubles += _odd_firmware(board, cards, votes, worst, run)
         if not votes.unanimous and not votes.decided:
             yield _two_firmwares(board, cards, votes, worst, run)
-    yield from findings(told, run, len(nodes))
+    yield from findings(troubles, run, len(nodes))
 
 
 def _odd_firmware(

@@ -47,11 +47,11 @@ def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[i
 
 
 def _fewer(node: NodePorts, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
-    here = set(node.devices)
-    gone = [name for name in usual if name not in here]
-    known = here and len(gone) == len(usual) - len(here)
+    present = set(node.devices)
+    gone = [name for name in usual if name not in present]
+    known = present and len(gone) == len(usual) - len(present)
     which = f"; {words.some(gone, SHOWN)} {'is' if len(gone) == 1 else 'are'} missing" if known else ""
-    text = f"{ranges.count(len(here), 'RDMA device')} there, {expected}{which}"
+    text = f"{ranges.count(len(present), 'RDMA device')} there, {expected}{which}"
     device = gone[0] if known and len(gone) == 1 else None
     return MISSING.finding(severity, text, node=run.job.node_of(node.rank).node, device=device)
 
@@ -76,8 +76,8 @@ def _takes_fewer(node: NodePorts, usual: NodePorts, expected: str, run: Run) -> 
     variable, differ = _cause(node, usual), _differ(node, usual)
     why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
     if variable:
-        there, others = _setting(node, variable), _setting(usual, variable)
-        why = f" ({variable} is {there} there, {others} on {run.job.node_of(usual.rank).node})"
+        setting, others = _setting(node, variable), _setting(usual, variable)
+        why = f" ({variable} is {setting} there, {others} on {run.job.node_of(usual.rank).node})"
     text = f"NCCL uses {ranges.count(takes(node), 'port')}, {expected}{why}"
     return _finding(text, node, usual, variable, run, run.job.node_of(node.rank).node)
 

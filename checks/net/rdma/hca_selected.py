@@ -64,8 +64,8 @@ def _longer(entry: Entry, node: NodePorts) -> bool:
     kinds = {use.hca["kind"] for use in node.wanted}
     left_out = any(use.hca["kind"] in kinds for use in node.suited if use not in node.wanted)
     stem, number = _numbered(entry.name)
-    there = [at for name, at in map(_numbered, node.devices) if name == stem]
-    return not left_out and bool(there) and number > max(there)
+    numbers = [at for name, at in map(_numbered, node.devices) if name == stem]
+    return not left_out and bool(numbers) and number > max(numbers)
 
 
 def _numbered(name: str) -> tuple[str, int]:

@@ -44,8 +44,8 @@ def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble]
         why = "" if use.is_active or use in down else _why(use, of[use.rank], differing)
         if why:
             down[use] = _down(use, of, run, why, FAIL if use.label in differing else WARN)
-    told = {use.label for use in down}
-    return list(down.values()), [item for item in undecided if item.port.label not in told]
+    named = {use.label for use in down}
+    return list(down.values()), [item for item in undecided if item.port.label not in named]
 
 
 def _why(use: Use, node: NodePorts, differing: set[str]) -> str:
@@ -85,10 +85,10 @@ def both_sides(undecided: Sequence[Tie[str]], of: Mapping[int, NodePorts], run: 
         yield from tied(DOWN, worst, ties, "state", of, run, FIX_TIED)
 
 
-def down_everywhere(of: Mapping[int, NodePorts], told: Sequence[PortTrouble], run: Run) -> Iterator[PortTrouble]:
+def down_everywhere(of: Mapping[int, NodePorts], named: Sequence[PortTrouble], run: Run) -> Iterator[PortTrouble]:
     """Ports down on all nodes while most of their siblings are up: a dead rail, or spare ports. Only a port that was up
     before is surely not a spare; a card's second port mostly has no cable."""
-    known = {(use.label, use.rank) for use in told}
+    known = {(use.label, use.rank) for use in named}
     ports = [use for node in of.values() if node.uses_verbs for use in node.wanted if use.port["state"]]
     items = differs_from_siblings(use.has(use.port["state"]) for use in ports if run.job.backend == "nccl")
     uses = [item.port.about for item in items if item.usual == ACTIVE]

@@ -89,8 +89,8 @@ def _kind(place: str) -> str:
     type_ = files.read(f"{place}/type")
     if type_ in (str(INFINIBAND), str(LOOPBACK)):
         return "infiniband" if type_ == str(INFINIBAND) else "loopback"
-    told = [line.partition("=") for line in files.read(f"{place}/uevent").splitlines()]
-    words = {name: value for name, _, value in told}
+    pairs = [line.partition("=") for line in files.read(f"{place}/uevent").splitlines()]
+    words = {name: value for name, _, value in pairs}
     return words.get("DEVTYPE") or ("ethernet" if os.path.exists(os.path.join(place, "device")) else "virtual")
 
 
@@ -114,8 +114,8 @@ def host(entries: Sequence[Address]) -> str:
     except OSError:
         namespace = ""
     listed = sorted(f"{entry.interface} {entry.text}" for entry in entries)
-    told = "\n".join([files.read("/proc/sys/kernel/random/boot_id"), namespace, *listed])
-    return hashlib.sha256(told.encode(errors="replace")).hexdigest()[:16]
+    text = "\n".join([files.read("/proc/sys/kernel/random/boot_id"), namespace, *listed])
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def has_rdma(folder: str = RDMA) -> bool:

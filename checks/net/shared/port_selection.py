@@ -184,8 +184,8 @@ def tied(
     for tie in ties:
         severity = weighed(worst, of[tie.port.rank], tie.port.about.vendor, run)
         alike.setdefault((severity, sides(tie.votes.ranks_of, run)), []).append(tie.port.label)
-    for (severity, told), labels in alike.items():
-        text = f"the {noun} of {words.some(labels, SHOWN)} is {told}, expected the same on all nodes"
+    for (severity, value), labels in alike.items():
+        text = f"the {noun} of {words.some(labels, SHOWN)} is {value}, expected the same on all nodes"
         device = labels[0].partition(":")[0]
         only = device if len(labels) == 1 else None
         yield code.finding(severity, text, evidence={"device": device, "devices": labels}, fix=fix, device=only)

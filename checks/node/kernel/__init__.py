@@ -1,9 +1,10 @@
 """Kernel: its log shows no faults, and nothing keeps GPUs and network cards from reaching each other over PCIe.
 
-Reads the last two hours of /dev/kmsg, before the run uses any GPU: Xids and SXids with their meaning (xid.tsv), PCIe
-errors (AER), hung and killed tasks, memory errors, network cards. A fault counts one severity less if the driver has
-been reloaded since, or reports a recovery. Then reads how GPUs reach each other and the network cards over PCIe:
-nvidia_peermem or DMA-BUF, ACS, IOMMU; and the fabric manager on nodes with NVSwitches. Skips if the log cannot be read.
+Reads the last two hours of /dev/kmsg, before the run uses any GPU: Xids and SXids with their meaning, PCIe errors
+(AER), hung and killed tasks, bugs of the kernel, errors of memory, disks, file servers and network cards. A fault
+counts one severity less if the driver has been reloaded since, or reports a recovery. Then reads how GPUs reach each
+other and the network cards over PCIe: nvidia_peermem or DMA-BUF, ACS, IOMMU; and the fabric manager on nodes with
+NVSwitches. Skips if the log cannot be read.
 """
 
 import re
@@ -25,9 +26,11 @@ from preflight.check import (
     ranges,
     words,
 )
-from preflight.checks.node.kernel import gpudirect, kernel_log, xids
+from preflight.checks.node.kernel import gpudirect, kernel_log
 from preflight.checks.node.kernel.gpudirect import Setup
 from preflight.checks.node.kernel.kernel_log import Event, KernelLog
+from preflight.failure_book import xids
+from preflight.failure_book.book import kernel_rows
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
 
@@ -63,8 +66,13 @@ HUNG = Code(
     "answer; reboot if it persists.",
     action=Action.REBOOT,
 )
+KERNEL_BUG = Code(
+    "The kernel hit a bug of its own (oops).",
+    fix="Read the lines after it (dmesg -T); reboot the node, and update its kernel or the named driver if it recurs.",
+    action=Action.REBOOT,
+)
 OUT_OF_MEMORY = Code(
-    "The node ran out of memory, and the kernel killed processes.",
+    "The node ran out of memory: the kernel killed processes, or found no free pages.",
     fix="See what takes the memory (ps aux --sort=-rss), and whether a job has left processes behind.",
 )
 MEMORY_ERROR = Code(
@@ -77,8 +85,22 @@ THROTTLED = Code(
     fix="Check fans and air flow (ipmitool sensor); ask the data center.",
     action=Action.REPLACE,
 )
+OPEN_FILES = Code(
+    "All processes of the node together opened as many files as the kernel allows.",
+    fix="cat /proc/sys/fs/file-nr; raise fs.file-max (sysctl), and see who holds the files (lsof).",
+)
+DISK = Code(
+    "A disk, or the file system on it, had errors.",
+    fix="smartctl -a or nvme smart-log on the device; drain the node, and have the disk replaced.",
+    action=Action.REPLACE,
+)
+FILE_SERVER = Code(
+    "A file server (NFS, Lustre) did not answer.",
+    fix="findmnt -t nfs,nfs4,lustre; df -h on the mount; ping the server, and ask its operators.",
+    action=Action.NONE,
+)
 NIC = Code(
-    "The firmware of a network card has failed.",
+    "A network card has failed: its firmware, its power or its cable, or it stopped sending.",
     fix="Update it (mlxfwmanager) and power-cycle the node; replace the card if the error returns.",
     action=Action.REBOOT,
 )
@@ -97,7 +119,7 @@ ACS = Code(
     fix="Turn ACS off in the BIOS, or at every boot for each port: setpci -s {device} ECAP_ACS+0x6.w=0000",
 )
 IOMMU = Code(
-    "An IOMMU translates the traffic between GPUs and network cards.",
+    "An IOMMU translates the traffic between GPUs and network cards, or refused some of it.",
     fix="Boot with iommu=pt on the kernel's command line, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
 )
 FABRIC_MANAGER = Code(
@@ -105,21 +127,22 @@ FABRIC_MANAGER = Code(
     fix="systemctl enable --now nvidia-fabricmanager (in the driver's version); see journalctl -u nvidia-fabricmanager",
 )
 
-PLAIN = {
-    "uncorrected": (MEMORY_ERROR, "uncorrected errors of memory or CPU"),
-    "throttled": (THROTTLED, "the CPU overheated and slowed down"),
-    "nic": (NIC, "the firmware of the network card has failed"),
-}
-"""Kinds of events that need no message of their own: (code, text)."""
-RECOVERY_XID, LOST_XID = "154", "79"
-LINK_XIDS, OF_THE_PEER = ("144", "145", "146", "147", "148", "149", "150"), 37
+BY_SLUG = {
+    "xid": XID, "driver": DRIVER, "iommu": IOMMU, "kernel_bug": KERNEL_BUG, "hung": HUNG, "memory_error": MEMORY_ERROR,
+    "throttled": THROTTLED, "out_of_memory": OUT_OF_MEMORY, "open_files": OPEN_FILES, "disk": DISK,
+    "file_server": FILE_SERVER, "nic": NIC, "aer": AER,
+}  # fmt: skip
+"""Codes of lines whose row says all about them."""
+FAULTS = ("fail", "warn")
+RECOVERY_XID, LOST_XID = xids.RECOVERY, "79"
+LINK_XIDS = ("144", "145", "146", "147", "148", "149", "150")
 FLAPS, BOOT_S = 2, 600
 """A link may go down once on purpose, and does so while the node boots."""
 PROBING_S = 30
 """The driver probes GPUs before it logs that it is loaded: errors in these seconds are current, not from before."""
 AT_LEAST_S = 600
 """The shortest time over which a rate is computed: a short burst is not a rate."""
-TOLD = 4
+NAMED = 4
 NO_LOG: KernelLog = {"reaches_s": 0, "uptime_s": 0, "events": []}
 UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add SYSLOG"
 
@@ -226,9 +249,9 @@ def _graded(log: KernelLog, event: Event) -> Severity:
 
 
 def _is_of_the_peer(event: Event) -> bool:
-    """Whether an NVLink error was caused by the other end: bits 20 to 25 of the first word after the link."""
+    """Whether an NVLink error was caused by the other end: bits 20 to 25 of the first word after the link tell it."""
     word = re.search(r"\(0x([0-9a-f]+)", event["text"], re.IGNORECASE)
-    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
+    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F in xids.PEER_CAUSED
 
 
 def _recoveries(log: KernelLog) -> list[Event]:
@@ -255,10 +278,10 @@ def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _driver(log: KernelLog, node: str) -> Iterator[Finding]:
-    told = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
+    named = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
     for event in _of(log, "fallen", "init"):
-        if event["device"] not in told:
-            told.add(event["device"])
+        if event["device"] not in named:
+            named.add(event["device"])
             what = "has lost" if event["kind"] == "fallen" else "could not initialize"
             text = f"the driver {what} the GPU, {_when(event)}; expected never"
             yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)
@@ -299,13 +322,19 @@ def _tasks(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _named(events: list[Event]) -> str:
-    return words.some((f"{event['what']} ({_when(event)})" for event in events), TOLD)
+    return words.some((f"{event['what']} ({_when(event)})" for event in events), NAMED)
 
 
 def _plain(log: KernelLog, node: str) -> Iterator[Finding]:
-    for event in _of(log, *PLAIN):
-        code, text = PLAIN[event["kind"]]
-        yield _found(code, Severity.WARN, event, node, f"{text}, {_when(event)}; expected never")
+    """Lines whose row says what they mean, and how bad that is."""
+    plain = {known.kind: (known, row) for row in kernel_rows() if (known := row.kernel) and known.severity in FAULTS}
+    for event in _of(log, *plain):
+        known, row = plain[event["kind"]]
+        groups = {"device": event["device"], "what": event["what"], "interface": event["what"]}
+        text = f"{row.says.format_map(groups)}, {_when(event)}; expected never"
+        code, severity = BY_SLUG[known.code], _stepped(log, event, known.severity)
+        fix, action = row.fix or code.fix, Action(row.action) if row.action else code.action
+        yield _found(code, severity, event, node, text, fix=fix, action=action)
 
 
 def _link_down(log: KernelLog, node: str) -> Iterator[Finding]:
@@ -332,7 +361,7 @@ def _acs(setup: Setup, node: str) -> Iterator[Finding]:
     ports = setup["redirecting"]
     if setup["bare_metal"] and ports:
         counted = ranges.count(len(ports), "PCIe switch port")
-        text = f"ACS redirects at {counted} above GPUs or network cards ({words.some(ports, TOLD)}), expected none"
+        text = f"ACS redirects at {counted} above GPUs or network cards ({words.some(ports, NAMED)}), expected none"
         yield ACS.warn(text, node=node, device=ports[0], evidence={"ports": ports})
 
 
@@ -340,7 +369,7 @@ def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
     """Needs two devices: one GPU without a network card has no P2P traffic."""
     translated, peers = setup["translated"], len(setup["gpus"]) + len(setup["nics"])
     if setup["bare_metal"] and setup["gpus"] and translated and peers > 1:
-        devices = words.some(translated, TOLD)
+        devices = words.some(translated, NAMED)
         text = f"an IOMMU translates for {devices}, expected no translation (identity) on bare metal"
         yield IOMMU.warn(text, node=node, evidence={"devices": translated})
 

@@ -1,4 +1,5 @@
-"""The kernel log: reads /dev/kmsg, and picks the records that show a fault."""
+"""The kernel log: reads /dev/kmsg, and picks the records that show a fault: those that a row of the failure book fits
+(preflight/failure_book/signatures/kernel.toml)."""
 
 import os
 import re
@@ -8,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypedDict
 
+from preflight.failure_book.book import kernel_rows
+
 PATH = "/dev/kmsg"
 DEVICE = os.makedev(1, 11)
 RECORD = 16 * 1024
@@ -15,41 +18,6 @@ RECORD = 16 * 1024
 MOST_BYTES = 64 * 2**20
 """Stops at a log that grows faster than it is read; no kernel has a larger buffer than this."""
 MOST_OF_A_KIND, MOST_TEXT, MOST_LINKS = 60, 240, 36
-
-_PCI = r"(?P<device>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_NICS = "mlx5_core|bnxt_en|ice|i40e"
-KINDS: dict[str, str] = {
-    "xid": rf"NVRM: Xid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)",
-    "sxid": rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)",
-    "uuid": rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<what>GPU-[0-9a-f-]+)",
-    "fallen": rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}\b.*fallen off the bus",
-    "init": rf"NVRM: GPU (?:at )?(?:PCI:)?{_PCI}\b.*RmInitAdapter failed",
-    "mismatch": (
-        r"NVRM: API mismatch: the client (?:'(?P<name>[^']*)' )?(?:\(pid \d+\) )?(?:NVRM: )?"
-        r"has the version (?P<what>[\d.]+\d)"
-    ),
-    "loaded": r"NVRM: loading NVIDIA UNIX",
-    "aer": rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=(?P<what>Uncorrect\w+ \([\w-]+\)|Correct\w+)",
-    "recovered": rf"{_PCI}: AER: [Dd]evice recovery successful",
-    "hung": r"INFO: task (?P<what>.+):\d+ blocked for more than \d+ seconds",
-    "lockup": r"BUG: soft lockup - CPU#\d+ stuck for \S+ \[(?P<what>.+):\d+\]",
-    "oom": r"^Out of memory: Kill(?:ed)? process \d+ \((?P<what>.*?)\)",
-    "uncorrected": (
-        r"EDAC (?P<what>MC\d+): \d+ UE|\[Hardware Error\]: event severity: (?:fatal|recoverable)"
-        r"|\[Hardware Error\]: Uncorrected|^Memory failure: 0x"
-    ),
-    "throttled": r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled",
-    "nic": rf"mlx5_core {_PCI}.*(?:Fatal error \d+ detected|health compromised|firmware internal error)",
-    "link_down": rf"(?:{_NICS}) {_PCI} (?P<what>\S+): (?:NIC )?Link (?:is )?[Dd]own",
-}
-"""A pattern for each kind of line that matters; the first match counts. `what` tells two of a kind apart. Processes
-killed by their own cgroup's limit are left out: that concerns their owner. (Compiled when a line is read, since every
-command imports this module.)"""
-_ANY = re.compile(
-    rb"NVRM|SXid|PCIe Bus Error|recovery successful|blocked for more|soft lockup|Out of memory|EDAC|Hardware Error"
-    rb"|Memory failure|cpu clock|mlx5_core|[Ll]ink is [Dd]own"
-)
-"""Each line of interest contains one of these; used to drop the many others quickly."""
 
 
 class KernelLogUnreadable(Exception):  # noqa: N818 -- says why
@@ -60,6 +28,7 @@ class Event(TypedDict):
     """Equal lines of the log, merged."""
 
     kind: str
+    """Of its row (`KernelLine.kind`)."""
     device: str
     """The PCI address as sysfs writes it, "0000:1b:00.0"; "" if the line has none."""
     what: str
@@ -131,9 +100,9 @@ def chunks(path: str) -> Iterator[bytes]:
 def records(read_chunks: Iterable[bytes]) -> Iterator[Record]:
     """The oldest record, which tells how far back the log goes, and those that matter. A line is
     "priority,number,microseconds,flags;text"; a line that starts with a space belongs to the one before."""
-    first = True
+    first, words = True, _words()
     for line in _lines(read_chunks):
-        matters = bool(_ANY.search(line))
+        matters = bool(words.search(line))
         if not first and not matters:
             continue
         head, semicolon, text = line.partition(b";")
@@ -141,6 +110,11 @@ def records(read_chunks: Iterable[bytes]) -> Iterator[Record]:
         if semicolon and len(fields) > 2 and fields[2].isdigit():
             yield Record(int(fields[2]) / 1e6, _plain(text), matters)
             first = False
+
+
+def _words() -> re.Pattern[bytes]:
+    """Each line of interest contains one of these; used to drop the many others quickly."""
+    return re.compile(b"|".join(re.escape(word.encode()) for word in sorted({row.word for row in kernel_rows()})))
 
 
 def _lines(read_chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -175,19 +149,18 @@ def events(read_records: Iterable[Record], now: float) -> list[Event]:
 
 
 def _event(record: Record, now: float) -> Event | None:
-    kind, match = next(
-        ((kind, match) for kind, pattern in KINDS.items() if (match := re.search(pattern, record.text))), ("", None)
-    )
-    if match is None:
+    fits = ((row.kernel, match) for row in kernel_rows() if row.kernel and (match := row.pattern.search(record.text)))
+    known, match = next(fits, (None, None))
+    if known is None or match is None:
         return None
-    found = match.groupdict()
+    kind, found = known.kind, match.groupdict()
     grade = re.search(r"\b(non-?)?fatal\b", record.text, re.IGNORECASE)
     link = re.search(r"\blink (\d+)", record.text, re.IGNORECASE) if kind in ("xid", "sxid") else None
     ago = _ago(now, record.at_s)
     return {
         "kind": kind,
         "device": address(found.get("device") or ""),
-        "what": " of ".join(filter(None, (found.get("what"), found.get("name")))),
+        "what": " of ".join(filter(None, (found.get("what") or found.get("interface"), found.get("name")))),
         "grade": "" if grade is None else "nonfatal" if grade[1] else "fatal",
         "count": 1,
         "first_s": ago,

@@ -30,11 +30,10 @@ from preflight.check import (
     read,
     traits,
 )
-from preflight.checks.node.limits import kernel_limits, side_by_side
-from preflight.checks.node.limits.instance import instance_type
+from preflight.checks.node.limits import kernel_limits, process, side_by_side
 from preflight.checks.node.limits.kernel_limits import KernelLimits
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
-from preflight.checks.node.shared import disks, process
+from preflight.checks.node.shared import disks
 from preflight.sdk import cgroups
 from preflight.sdk.cgroups import Room
 
@@ -94,6 +93,14 @@ CALLED = {"t": "a process may run for {:,} s of CPU time", "f": "a file may have
           "v": "a process may have {:,} bytes of addresses, and CUDA maps more than there is memory"}  # fmt: skip
 
 
+SAYS_NOTHING = re.compile(
+    "Google Compute Engine|Virtual Machine|KVM|HVM domU|VMware.*|VirtualBox|OpenStack.*|Standard PC.*|Bochs|RHEL.*|"
+    "QEMU.*|pc-.*|To be filled by O.E.M.|System Product Name|Default string|Not Specified|None|N/A|Unknown|",
+    re.IGNORECASE,
+)
+"""What clouds and hypervisors call each of their machines, and what a vendor has left as it was."""
+
+
 class Facts(TypedDict):
     """None means unlimited or unknown."""
 
@@ -118,7 +125,7 @@ class Facts(TypedDict):
     disks: list[disks.Disk]
     kernel: NotRequired[KernelLimits]
     instance: NotRequired[str]
-    """See instance.py; not there where it is not known."""
+    """The type of the machine; not there where it is not known."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -144,9 +151,16 @@ def measure(ctx: Context) -> Facts:
         "disks": list(disks.written_to(ctx)),
         "kernel": kernel_limits.measure(),
     }
-    if instance := instance_type():
+    if instance := _instance_type():
         facts["instance"] = instance
     return facts
+
+
+def _instance_type(root: str = "") -> str | None:
+    """DMI's product name: on AWS the instance type (p5.48xlarge), on bare metal the model (DGXH100). None where it says
+    nothing about the type, or the kernel shows none."""
+    name = read(f"{root}/sys/class/dmi/id/product_name")
+    return None if SAYS_NOTHING.fullmatch(name) else name[:100]
 
 
 def _available() -> Room | None:
@@ -161,16 +175,16 @@ def _shared_cpus(ctx: Context) -> float | None:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    told = set()
+    named = set()
     for rank, measured in facts.items():
         node = run.job.node_of(rank)
         for judged in (_memlock, _nofile, _tasks, _shm, _memory, _cpus, _full_disks, _ulimits):
             for finding in judged(measured, node, run):
-                told.add((rank, finding.code))
+                named.add((rank, finding.code))
                 yield finding
     yield from kernel_limits.findings({rank: each["kernel"] for rank, each in facts.items() if "kernel" in each}, run)
     for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is already reported
-        if (rank := less.rank, code := COMPARED[less.name]) not in told:
+        if (rank := less.rank, code := COMPARED[less.name]) not in named:
             yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)
 
 

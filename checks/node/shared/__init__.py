@@ -1,1 +1,1 @@
-"""Shared by several node checks: free space on a file system, the limits of this process."""
+"""Shared by several node checks: free space on a file system."""

@@ -156,19 +156,19 @@ def _counts(hang: Hang, patience_s: float) -> bool:
     return hang["seconds"] >= min(patience_s, LEAST_PATIENCE_S)
 
 
-Here = Mapping[int, PathFacts]
+Views = Mapping[int, PathFacts]
 """What is known of one path, by the rank that looked at it for its node."""
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for path, here in _by_path(facts).items():
-        usable = {rank: view for rank, view in here.items() if view["opened"]}
-        yield from _unusable(path, here, run)
+    for path, views in _by_path(facts).items():
+        usable = {rank: view for rank, view in views.items() if view["opened"]}
+        yield from _unusable(path, views, run)
         for judged in (_errors, _unwritable, _room, _same, _slow, _left):
             yield from judged(path, usable, run, facts)
 
 
-def _by_path(facts: Mapping[int, Facts]) -> dict[str, Here]:
+def _by_path(facts: Mapping[int, Facts]) -> dict[str, Views]:
     found: dict[str, dict[int, PathFacts]] = {}
     for rank, measured in facts.items():
         for path, known in measured["paths"].items():
@@ -187,73 +187,71 @@ def _each(
         yield say(text, node=run.job.node_of(rank).node, file=path, **where)
 
 
-def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
+def _unusable(path: str, views: Views, run: Run) -> Iterator[Finding]:
     """Paths that cannot be opened, or that stopped answering."""
     silent = {
         rank: _hanging(path, hang, view["mount"])
-        for rank, view in here.items()
+        for rank, view in views.items()
         if (hang := view["hang"]) and _counts(hang, run[PATIENCE_S])
     }
-    yield from _each(NO_ANSWER.fail, silent, len(here), path, run)
-    closed = {rank: view["failed"] for rank, view in here.items() if not view["opened"] and view["failed"]}
+    yield from _each(NO_ANSWER.fail, silent, len(views), path, run)
+    closed = {rank: view["failed"] for rank, view in views.items() if not view["opened"] and view["failed"]}
     sorts: dict[Code, dict[int, str]] = {MISSING: {}, DENIED: {}, BROKEN: {}}
     for rank, failed in closed.items():
         assert failed
         code = CLOSED.get(failed["error"], BROKEN)
-        place = f" ({mounts.told(here[rank]['mount'])})" if code is BROKEN else ""
+        place = f" ({mounts.describe(views[rank]['mount'])})" if code is BROKEN else ""
         sorts[code][rank] = f"{path} cannot be opened: {failed['text']}{place}; expected a folder"
     for code, texts in sorts.items():
-        yield from _each(code.fail, texts, len(here), path, run)
+        yield from _each(code.fail, texts, len(views), path, run)
 
 
 def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
     stuck = ", and the process that asked cannot be killed (state D)" if hang["stuck"] else ""
     waited = f"{hang['call']} in {path} did not return within {hang['seconds']:.0f} s{stuck}"
-    return f"{waited}; expected milliseconds from {mounts.told(mount)}"
+    return f"{waited}; expected milliseconds from {mounts.describe(mount)}"
 
 
-def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+def _errors(path: str, views: Views, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """Errors of calls in an open folder. Running out of room is a failure only if the job is known to write there."""
-    wrote = {sameness.sort(view["mount"]) for view in here.values() if view["written"]}
+    wrote = {sameness.sort(view["mount"]) for view in views.values() if view["written"]}
     sorts: dict[Callable[..., Finding], dict[int, str]] = {}
-    for rank, view in here.items():
+    for rank, view in views.items():
         failed = view["failed"]
         if failed and not sameness.is_denied(view) and not sameness.is_sealed(view):
             full = INODES_LEFT if view["inodes"] == 0 else SPACE
             code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
-            text = f"{failed['call']} in {path} failed with {failed['text']} ({mounts.told(view['mount'])})"
+            text = f"{failed['call']} in {path} failed with {failed['text']} ({mounts.describe(view['mount'])})"
             must = code is BROKEN or path in run[WRITTEN] or sameness.sort(view["mount"]) in wrote
             expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
             sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
     for say, texts in sorts.items():
-        yield from _each(say, texts, len(here), path, run)
+        yield from _each(say, texts, len(views), path, run)
 
 
-def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+def _unwritable(path: str, views: Views, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """A data set that no node may write to is fine. A node that may not, while its peers may, is a fault."""
     if path in run[WRITTEN]:
-        for code, ranks, why in _barred(here):
-            texts = {
-                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected the job's user to have write access"
-                for rank in ranks
-            }
-            yield from _each(code.fail, texts, len(here), path, run)
+        expected = "expected the job's user to have write access"
+        for code, ranks, why in _barred(views):
+            texts = {rank: f"{path} {why} ({mounts.describe(views[rank]['mount'])}), {expected}" for rank in ranks}
+            yield from _each(code.fail, texts, len(views), path, run)
         return
-    if any(map(sameness.is_denied, here.values())) and not any(
-        view["written"] or sameness.is_sealed(view) for view in here.values()
+    if any(map(sameness.is_denied, views.values())) and not any(
+        view["written"] or sameness.is_sealed(view) for view in views.values()
     ):
         yield DENIED.info(f"{path} was not written to: this user may not; fine for read-only data", file=path)
-    for peers in sameness.peers(here):
+    for peers in sameness.peers(views):
         yield from _differing_rights(path, peers, run)
 
 
-def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
-    sealed = [rank for rank, view in here.items() if sameness.is_sealed(view)]
-    denied = [rank for rank, view in here.items() if sameness.is_denied(view)]
+def _barred(views: Views) -> tuple[tuple[Code, list[int], str], ...]:
+    sealed = [rank for rank, view in views.items() if sameness.is_sealed(view)]
+    denied = [rank for rank, view in views.items() if sameness.is_denied(view)]
     return (READ_ONLY, sealed, "is read-only"), (DENIED, denied, "may not be written to")
 
 
-def _differing_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
+def _differing_rights(path: str, peers: Views, run: Run) -> Iterator[Finding]:
     written = [rank for rank, view in peers.items() if view["written"]]
     (_, sealed, _), (_, denied, _) = barred = _barred(peers)
     if not written or not sealed + denied:
@@ -266,98 +264,100 @@ def _differing_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
     most = f"expected to write to it, as on {len(written):,} of {ranges.count(len(peers), 'node')}"
     for code, ranks, why in barred:
         for rank in ranks:
-            text = f"{path} {why} ({mounts.told(peers[rank]['mount'])}), {most}"
+            text = f"{path} {why} ({mounts.describe(peers[rank]['mount'])}), {most}"
             yield (code.fail if code is READ_ONLY else code.warn)(text, node=run.job.node_of(rank).node, file=path)
 
 
-def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+def _room(path: str, views: Views, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """Free space of the paths written to: a full disk that is only read does not matter to the job."""
-    written = {rank: view for rank, view in here.items() if view["written"]}
+    written = {rank: view for rank, view in views.items() if view["written"]}
     free = {rank: view["free_mib"] for rank, view in written.items()}
     few = {
         rank: f"{path} has {left:,} MiB free of {written[rank]['size_mib'] or 0:,}, expected {run[FREE_MIB]:,} MiB"
         for rank, left in free.items()
         if left is not None and left < run[FREE_MIB]
     }
-    yield from _each(SPACE.warn, few, len(here), path, run)
+    yield from _each(SPACE.warn, few, len(views), path, run)
     # If a file could be created with no inodes left, this file system does not count them as others do.
     files = {
         rank: f"{path} has room for {view['inodes']:,} more files (inodes), expected {run[INODES]:,}"
         for rank, view in written.items()
         if view["inodes"] and view["inodes"] < run[INODES]
     }
-    yield from _each(INODES_LEFT.warn, files, len(here), path, run)
+    yield from _each(INODES_LEFT.warn, files, len(views), path, run)
 
 
-def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterator[Finding]:
+def _same(path: str, views: Views, run: Run, facts: Mapping[int, Facts]) -> Iterator[Finding]:
     """Decides by who saw whose file; if that says nothing, by what is mounted there."""
     writers = next(iter(facts.values()))["writers"]
-    groups = sameness.groups(here, writers)
+    groups = sameness.groups(views, writers)
     must = path in run[SHARED]
     if len(groups) > 1:
-        yield from _unshared(path, here, groups, run, must=must)
-    known = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
+        yield from _unshared(path, views, groups, run, must=must)
+    known = {rank: mount for rank, view in views.items() if (mount := view["mount"])}
     alone = all(len(group) == 1 for group in groups)
-    if not groups or (alone and not (must and sameness.all_wrote(here))):
-        yield from _differing_mounts(path, here, known, run, written=bool(groups))
-    if not groups and sameness.should_be_shared(here):
-        yield from _differing_sizes(path, here, run)
+    if not groups or (alone and not (must and sameness.all_wrote(views))):
+        yield from _differing_mounts(path, views, known, run, written=bool(groups))
+    if not groups and sameness.should_be_shared(views):
+        yield from _differing_sizes(path, views, run)
     options = {rank: ",".join(mount["options"]) for rank, mount in known.items()}
     if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
         sides = sameness.told_apart(options, run)
         yield DIFFERENT_OPTIONS.info(f"{path} is mounted with {sides}, expected the same on all nodes", file=path)
-    soft = [rank for rank, view in here.items() if view["written"] and sameness.is_soft(view)]
+    soft = [rank for rank, view in views.items() if view["written"] and sameness.is_soft(view)]
     if soft:
         text = f"{path} is mounted soft on {ranges.count(len(soft), 'node')}: a write may be lost while its server"
         yield SOFT.info(f"{text} does not answer, expected hard", file=path)
 
 
-def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, *, must: bool) -> Iterator[Finding]:
+def _unshared(path: str, views: Views, groups: Sequence[Sequence[int]], run: Run, *, must: bool) -> Iterator[Finding]:
     most, nodes = groups[0], sum(map(len, groups))
     within = f"within {one_file.RETRIES_S:g} s"
     if 2 * len(most) > nodes:
-        there = mounts.told(here[most[0]]["mount"])
+        mounted = mounts.describe(views[most[0]]["mount"])
         for rank in (rank for group in groups[1:] for rank in group):
             text = f"{path} is not what the other nodes have: none of their files was seen {within}"
-            expected = f"expected {there} as on {len(most):,} of {ranges.count(nodes, 'node')}"
-            place = mounts.told(here[rank]["mount"])
+            expected = f"expected {mounted} as on {len(most):,} of {ranges.count(nodes, 'node')}"
+            place = mounts.describe(views[rank]["mount"])
             yield NOT_SHARED.fail(f"{text} (it is {place}), {expected}", node=run.job.node_of(rank).node, file=path)
     elif len(most) > 1:
         sides = words.some((sameness.names(run, group) for group in groups), last=", ")
         text = f"{path} has {len(groups):,} different contents: {sides} each see their own files; expected one"
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(text, file=path)
-    elif must or sameness.should_be_shared(here):
-        text = f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.told(here[most[0]]['mount'])}"
+    elif must or sameness.should_be_shared(views):
+        text = (
+            f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.describe(views[most[0]]['mount'])}"
+        )
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(f"{text} on {run.job.node_of(most[0]).node}), "
                                                              "expected one file seen by all", file=path)  # fmt: skip
-    elif sameness.all_wrote(here):
+    elif sameness.all_wrote(views):
         yield NODE_LOCAL.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
 
 
 def _differing_mounts(
-    path: str, here: Here, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
+    path: str, views: Views, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
 ) -> Iterator[Finding]:
     """`written`: each node has its own files, for which a server may well have a folder each."""
     votes = sameness.vote_of_kinds(known)
-    odd = dict(sameness.odd_mounts(votes, known)) or sameness.bare(here)
+    odd = dict(sameness.odd_mounts(votes, known)) or sameness.bare(views)
     for rank, usual in odd.items():
         lost = mounts.is_local(known[rank]) and not mounts.is_local(usual)
         ranks = votes.ranks_of[mounts.kind(usual)]
         most = f"{len(ranks):,} of {ranges.count(votes.voters, 'node')}" if 2 * len(ranks) > votes.voters else ""
         others = most or f"{sameness.names(run, ranks)}, where it is only read"
-        text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {others}"
+        text = f"{path} is on {mounts.describe(known[rank])}, expected {mounts.describe(usual)}, as on {others}"
         say = DIFFERENT_MOUNT.fail if lost else DIFFERENT_MOUNT.warn
         yield say(text, node=run.job.node_of(rank).node, file=path)
     if not odd and sameness.undecided(votes, known, written=written):
-        sides = sameness.told_apart({rank: mounts.told(mount) for rank, mount in known.items()}, run)
+        sides = sameness.told_apart({rank: mounts.describe(mount) for rank, mount in known.items()}, run)
         yield DIFFERENT_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
 
 
-def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
+def _differing_sizes(path: str, views: Views, run: Run) -> Iterator[Finding]:
     """One export name may mean different servers: an old one, or another site's."""
-    votes = sameness.vote_of_sizes(here)
+    votes = sameness.vote_of_sizes(views)
     for rank, size in votes.odd():
-        text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
+        text = f"{path} has {size:,} MiB in all ({mounts.describe(views[rank]['mount'])})"
         expected = f"expected about {votes.usual:,} MiB, as on {votes.share('node')}"
         yield DIFFERENT_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
     if not votes.unanimous and not votes.decided:
@@ -366,16 +366,16 @@ def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
         yield DIFFERENT_MOUNT.warn(text, file=path)
 
 
-def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+def _slow(path: str, views: Views, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """Compares each node's best try with the median of at least three nodes."""
     for what, floor in (("stat", run[STAT_MS]), ("fsync", run[FSYNC_MS])):
-        best = {rank: times[0] for rank, view in here.items() if (times := view[f"{what}_ms"])}  # type: ignore[literal-required]
+        best = {rank: times[0] for rank, view in views.items() if (times := view[f"{what}_ms"])}  # type: ignore[literal-required]
         if not best:
             continue
         middle = sorted(best.values())[len(best) // 2]
         slow = [rank for rank, took in best.items() if len(best) > 2 and took > max(floor, run[SLOW_FACTOR] * middle)]
         for rank in slow:
-            text = f"{what} in {path} takes {best[rank]:,.0f} ms at best ({mounts.told(here[rank]['mount'])})"
+            text = f"{what} in {path} takes {best[rank]:,.0f} ms at best ({mounts.describe(views[rank]['mount'])})"
             expected = f"expected about {middle:.2g} ms as on most nodes"
             yield SLOW.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
         if middle > STANDSTILL_MS:
@@ -383,18 +383,18 @@ def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
             yield SLOW.info(text, file=path)
 
 
-def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    for rank, view in here.items():
+def _left(_path: str, views: Views, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    for rank, view in views.items():
         if view["left"]:
             text = f"{view['left']} may still be there, expected it to be gone: removing it failed or did not return"
             yield NOT_REMOVED.info(text, node=run.job.node_of(rank).node, file=view["left"])
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
-    told = []
-    for path, here in _by_path(facts).items():
-        kinds = "/".join(sorted({view["mount"]["type"] for view in here.values() if view["mount"]}))
-        syncs = [view["fsync_ms"][0] for view in here.values() if view["fsync_ms"]]
+    parts = []
+    for path, views in _by_path(facts).items():
+        kinds = "/".join(sorted({view["mount"]["type"] for view in views.values() if view["mount"]}))
+        syncs = [view["fsync_ms"][0] for view in views.values() if view["fsync_ms"]]
         speed = f"fsync {min(syncs):.2g}-{max(syncs):.2g} ms" if syncs else "not written to"
-        told.append(f"{path} ({kinds or '?'}) {speed}")
-    return f"{ranges.count(sum(bool(measured['paths']) for measured in facts.values()), 'node')}: {', '.join(told)}"
+        parts.append(f"{path} ({kinds or '?'}) {speed}")
+    return f"{ranges.count(sum(bool(measured['paths']) for measured in facts.values()), 'node')}: {', '.join(parts)}"

@@ -92,6 +92,6 @@ def kind(mount: Mount) -> tuple[str, ...]:
     return (re.sub(r"^nfs4$", "nfs", mount["type"]), re.sub(f"^{before}", "", mount["source"]))
 
 
-def told(mount: Mount | None) -> str:
+def describe(mount: Mount | None) -> str:
     """ "nfs4 from server:/data at /data"."""
     return f"{mount['type']} from {mount['source']} at {mount['point']}" if mount else "an unknown mount"

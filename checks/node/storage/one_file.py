@@ -76,13 +76,16 @@ def tell(store: "Store", rank: int, number: int, probe: PathProbe) -> None:
     store.set(f"wrote/{rank}/{number}", json.dumps(probe.name if probe.facts["written"] else ""))
 
 
-def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds,
-                 until: float) -> None:  # fmt: skip
+def look_for_all(
+    store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds, until: float
+) -> None:
     """Each path's process looks for the others' files. `until`: when writers must have published, by this clock."""
     others = [writer for writer in writers if writer != rank]
-    told = _told(store, [f"wrote/{writer}/{number}" for writer in others for number in range(len(probes))], until)
+    published = _published(
+        store, [f"wrote/{writer}/{number}" for writer in others for number in range(len(probes))], until
+    )
     for number, probe in enumerate(probes):
-        names = {str(writer): told.get(f"wrote/{writer}/{number}", "") for writer in others}
+        names = {str(writer): published.get(f"wrote/{writer}/{number}", "") for writer in others}
         names = {writer: name for writer, name in names.items() if name}
         if names and probe.facts["opened"]:
             probe.ask("see", names, 0.0 if mounts.is_local(probe.facts["mount"]) else min(RETRIES_S, bounds.see_s / 2))
@@ -93,7 +96,7 @@ def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequ
             probe.facts["seen"] = {writer: saw for writer, saw in probe.facts["seen"].items() if saw != "no"}
 
 
-def _told(store: "Store", keys: Sequence[str], until: float) -> Mapping[str, str]:
+def _published(store: "Store", keys: Sequence[str], until: float) -> Mapping[str, str]:
     if keys and not _wait(store, keys, until):
         keys = [key for key in keys if store.check([key])]
     return {key: json.loads(store.get(key)) for key in keys}

@@ -44,7 +44,7 @@ class Calls:
         """`name`: the file to create in the path."""
         self._path, self._name, self._file = path, name, os.path.join(path, name)
         self._now = ""
-        self._made = False
+        self._exists = False
 
     def _call(self, name: str) -> None:
         self._now = name
@@ -57,7 +57,7 @@ class Calls:
             yield from self._look()
         except OSError as error:
             failed = _failed(self._now, error)
-        if self._made and (failed or not keep):
+        if self._exists and (failed or not keep):
             yield from self.remove()
         yield {"failed": failed}
 
@@ -97,7 +97,7 @@ class Calls:
         writes, syncs, end = list[float](), list[float](), time.monotonic() + BUSY_S
         self._call("create")
         descriptor = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o600)
-        self._made = True
+        self._exists = True
         try:
             while len(writes) < TRIES or _may_be_busy(syncs, BUSY_FSYNC_MS, end):
                 write, sync = self._write_once(descriptor)
@@ -132,7 +132,7 @@ class Calls:
         seen = {rank: self._read(name) for rank, name in names.items()}
         while "no" in seen.values() and time.monotonic() + AGAIN_S < end:
             time.sleep(AGAIN_S)
-            seen = {rank: self._read(names[rank]) if told == "no" else told for rank, told in seen.items()}
+            seen = {rank: self._read(names[rank]) if answer == "no" else answer for rank, answer in seen.items()}
         yield {"seen": seen}
 
     def _read(self, name: str) -> str:
@@ -151,12 +151,12 @@ class Calls:
         yield {"left": self._unlink()}
 
     def remove_what_was_made(self) -> None:
-        if self._made:
+        if self._exists:
             self._unlink()
 
     def _unlink(self) -> str:
         """The path that could not be removed, or ""."""
-        self._made = False
+        self._exists = False
         try:
             os.unlink(self._file)
         except FileNotFoundError:

@@ -48,10 +48,21 @@ class PathFacts(TypedDict):
 def nothing_known(path: str) -> PathFacts:
     """The facts before the path is touched."""
     return {
-        "mount": mounts.of_path(path), "opened": False, "size_mib": None, "free_mib": None, "inodes": None,
-        "read_only": False, "stat_ms": [], "write_ms": [], "fsync_ms": [], "written": False, "failed": None,
-        "hang": None, "seen": {}, "left": "",
-    }  # fmt: skip
+        "mount": mounts.of_path(path),
+        "opened": False,
+        "size_mib": None,
+        "free_mib": None,
+        "inodes": None,
+        "read_only": False,
+        "stat_ms": [],
+        "write_ms": [],
+        "fsync_ms": [],
+        "written": False,
+        "failed": None,
+        "hang": None,
+        "seen": {},
+        "left": "",
+    }
 
 
 class PathProbe:

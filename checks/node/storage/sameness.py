@@ -14,12 +14,12 @@ true factor is over two, and none grows or shrinks that fast. A smaller differen
 replicas. Free inodes prove nothing: xfs and zfs estimate them from the free space."""
 
 
-def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[int, ...]]:
+def groups(views: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[int, ...]]:
     """Groups of ranks that see the same file, the largest first; empty if no file was written, or no rank looked. A
     rank that saw no other's file is its own group; one that could not look is in none."""
-    wrote = {rank for rank in writers if rank in here and here[rank]["written"]}
-    looked_for = {int(writer) for view in here.values() for writer in view["seen"]}
-    seen = {rank: _seen(rank, view, wrote, looked_for) for rank, view in here.items()}
+    wrote = {rank for rank in writers if rank in views and views[rank]["written"]}
+    looked_for = {int(writer) for view in views.values() for writer in view["seen"]}
+    seen = {rank: _seen(rank, view, wrote, looked_for) for rank, view in views.items()}
     leader = _joined(saw for saw in seen.values() if saw)
     voters = {rank: leader[min(saw)] if saw else ~rank for rank, saw in seen.items() if saw is not None}
     return list(vote(voters).ranks_of.values()) if wrote else []
@@ -29,7 +29,7 @@ def _seen(rank: int, view: PathFacts, wrote: set[int], looked_for: set[int]) -> 
     """The writers whose files a rank has; None if it does not know, and the others do not know about its file."""
     if view["hang"] is not None or set(view["seen"].values()) - {"yes", "no"}:
         return None
-    saw = {int(writer) for writer, told in view["seen"].items() if told == "yes"} | ({rank} & wrote)
+    saw = {int(writer) for writer, answer in view["seen"].items() if answer == "yes"} | ({rank} & wrote)
     return saw if view["seen"] or saw & looked_for else None
 
 
@@ -45,8 +45,8 @@ def _joined(sets: Iterable[set[int]]) -> dict[int, int]:
     return lowest
 
 
-def all_wrote(here: Mapping[int, PathFacts]) -> bool:
-    return all(view["written"] for view in here.values())
+def all_wrote(views: Mapping[int, PathFacts]) -> bool:
+    return all(view["written"] for view in views.values())
 
 
 def is_sealed(view: PathFacts) -> bool:
@@ -62,11 +62,11 @@ def is_denied(view: PathFacts) -> bool:
     return failed["call"] == "create" and (on_proc or failed["error"] in ("ENOSYS", "EOPNOTSUPP"))
 
 
-def peers(here: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
+def peers(views: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
     """Groups of nodes that should be equally writable: those with a local disk, and those with one type of server. (An
     empty folder under a missing mount is writable; that does not make the data set on a server wrongly read-only.)"""
     found: dict[str, dict[int, PathFacts]] = {}
-    for rank, view in here.items():
+    for rank, view in views.items():
         found.setdefault(sort(view["mount"]), {})[rank] = view
     return list(found.values())
 
@@ -75,15 +75,15 @@ def sort(mount: mounts.Mount | None) -> str:
     return "" if mount is None else "local" if mounts.is_local(mount) else mounts.kind(mount)[0]
 
 
-def should_be_shared(here: Mapping[int, PathFacts]) -> bool:
+def should_be_shared(views: Mapping[int, PathFacts]) -> bool:
     """Whether all have mounted the same from a server."""
-    known = [view["mount"] for view in here.values()]
+    known = [view["mount"] for view in views.values()]
     return all(map(mounts.is_served, known)) and len({mounts.kind(mount) for mount in known if mount}) == 1
 
 
-def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
+def vote_of_sizes(views: Mapping[int, PathFacts]) -> Vote[int]:
     """A vote by MiB; sizes that may belong to one file system count as the smallest of them."""
-    sizes = {rank: size for rank, view in here.items() if (size := view["size_mib"])}
+    sizes = {rank: size for rank, view in views.items() if (size := view["size_mib"])}
     counts_as: dict[int, int] = {}
     for size in sorted(set(sizes.values())):
         last = next(reversed(counts_as), None)
@@ -104,13 +104,13 @@ def odd_mounts(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) 
         yield from ((rank, usual) for rank, _ in votes.odd())
 
 
-def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
+def bare(views: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
     """{rank: what the others have} for nodes with nothing mounted where others have a server's data that no node may
     write to: such data cannot be on a local disk. If some node writes, there is no telling which is right."""
-    there = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
-    served = {rank: mount for rank, mount in there.items() if not mounts.is_local(mount)}
-    local = {rank: mount for rank, mount in there.items() if rank not in served}
-    if len({mounts.kind(mount) for mount in served.values()}) != 1 or any(here[rank]["written"] for rank in served):
+    mounted = {rank: mount for rank, view in views.items() if (mount := view["mount"])}
+    served = {rank: mount for rank, mount in mounted.items() if not mounts.is_local(mount)}
+    local = {rank: mount for rank, mount in mounted.items() if rank not in served}
+    if len({mounts.kind(mount) for mount in served.values()}) != 1 or any(views[rank]["written"] for rank in served):
         return {}
     usual = served[min(served)]
     return dict.fromkeys(local, usual) if all(mounts.holds(mount, usual) for mount in local.values()) else {}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope, option, plots, ranges
+from preflight.check import After, Context, Finding, Level, Plan, Run, Scope, option, plots, ranges
 from preflight.checks.train.checkpoint import folder, resumed, speed
 from preflight.checks.train.checkpoint.folder import DIR, Folder, FolderFacts
 from preflight.train_smoke.checkpoint.names import CHECKPOINTS, DEFAULT
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 PARTS = (folder, speed, resumed)
 PLAN = Plan(
     Scope.WORLD,
-    Level.FULL,
+    lambda asked: Level.STANDARD if asked.sets(DIR) else Level.FULL,
     deadline_s=lambda job: 180.0 + job.world_size / 16,
     estimate_s=8.0,
-    needs=("comm.init", "train.alone"),
-    sooner_with=("dir",),
+    after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
 )
 ALL = "all"
 DCP = ("dcp", "sharded", "async")
@@ -97,15 +96,17 @@ def _train(ctx: Context, place: Folder, facts: Facts, all_well: folder.AllWell) 
     from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     chosen = ctx[FORMS] or DEFAULT
+    group = ctx.process_group()
+    setting = StrategySetting(
+        group, ctx.device, len(ctx.members), ctx.part_of_group, mark=ctx.collective, doing=ctx.doing
+    )
     facts["left_out"] = _left_out(chosen, ctx, place, facts["has_numpy"], all_well)
     facts_of = run(
         {name: into for name, into in chosen.items() if name not in facts["left_out"]},
         SavePlace(
             folder=Path(place.tree),
             makes=place.facts["made"],
-            setting=StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part),
-            mark=lambda operation, step: ctx.collective(operation, step),
-            doing=ctx.doing,
+            setting=setting,
         ),
     )
     facts["spread"], facts["saved"] = facts_of["spread"], facts_of["saved"]

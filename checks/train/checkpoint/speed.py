@@ -119,7 +119,7 @@ def judge(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) 
         f"{words.rate(alone['slow'])} alone; expected about {words.rate(statistics.median(rates.values()))} as the "
         f"median of {ranges.count(len(rates), 'node')}, and {words.rate(alone['usual'])} alone"
     )
-    own = {str(rank): _rate(facts[rank]["written"], facts[rank]["write_s"]) for rank in node.ranks if rank in facts}
+    own = {str(rank): _in_words(facts[rank]["written"], facts[rank]["write_s"]) for rank in node.ranks if rank in facts}
     yield SLOW_NODE.warn(text, node=node.node, file=path, evidence={"ranks": own})
 
 
@@ -147,7 +147,7 @@ def by_node(facts: Mapping[int, FolderFacts], run: Run, what: str) -> dict[int, 
     return found
 
 
-def _rate(size: int, seconds: float) -> str:
+def _in_words(size: int, seconds: float) -> str:
     return words.rate(size / seconds) if seconds else "nothing"
 
 

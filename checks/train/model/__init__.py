@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from preflight.check import (
+    After,
     Code,
     Context,
     Finding,
@@ -32,7 +33,7 @@ from preflight.check import (
 )
 from preflight.checks.train.model import traits, user_model
 from preflight.checks.train.model.facts import Facts, Wanted
-from preflight.checks.train.shared import curves, model_source, parity, plotted
+from preflight.checks.train.shared import model_source, parity, plotted
 from preflight.sdk import effective_batch
 from preflight.train_smoke.trainer.names import PLAIN
 from preflight.train_smoke.user import names as user_names
@@ -48,13 +49,13 @@ def _deadline(job: Job) -> float:
 
 
 PARTS = (parity, traits)
+MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 PLAN = Plan(
     Scope.WORLD,
-    Level.FULL,
+    lambda asked: Level.STANDARD if asked.sets(MODEL) else None,
     deadline_s=_deadline,
     estimate_s=5.0,
-    needs=("comm.init", "train.alone"),
-    given=("model",),
+    after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
     fresh=True,
 )
 
@@ -76,7 +77,6 @@ def _strategies(text: str) -> dict[str, list[str]]:
     return found
 
 
-MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 STRATEGIES = option(_strategies, None, "such as ddp or fsdp2/offload, separated by commas, or all; unset: by level")
 BASE_BATCH = option(count, None, "the global batch that your learning rate was tuned for, to say how to scale it")
 TP_PLAN = option(
@@ -274,12 +274,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return "; ".join([*went, batch, *why])
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    yield from curves.draw(_all_strategies(facts), run)
-
-
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    yield from plotted.plot(_all_strategies(facts), run)
+    yield from plotted.plot(_all_strategies(facts), run, screen="always")
 
 
 def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, training.Facts]":

@@ -1,4 +1,4 @@
-"""What is measured for a user's model, what the user asked for, and what ranks agree on."""
+"""What is measured for a user's model, and what the user asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,14 @@ if TYPE_CHECKING:
     from preflight.train_smoke.user.validation import MistakeFacts
 
 
-class Facts(TypedDict):
-    mistake: "MistakeFacts | None"
-    """Why this rank did not train."""
-    skipped: str
-    """Why it could not train, though nothing is wrong."""
+class ModelFacts(TypedDict):
+    """What a rank has been given to train."""
+
     layout: str
     """Digest of names, shapes and types of parameters and buffers; the next two: of their values, and of the batch."""
     weights: str
     batch: str
     batch_words: str
-    traits: dict[str, Any] | None
-    """See `user.traits.Traits`."""
     made_up: list[str]
     """What preflight added to what was given, in words."""
     smaller: str
@@ -31,6 +27,19 @@ class Facts(TypedDict):
     """Rows of the global batch."""
     own: int
     """This rank's rows."""
+
+
+UNKNOWN = ModelFacts(layout="", weights="", batch="", batch_words="", made_up=[], smaller="", rows=0, own=0)
+"""Of a rank that did not get that far."""
+
+
+class Facts(ModelFacts):
+    mistake: "MistakeFacts | None"
+    """Why this rank did not train."""
+    skipped: str
+    """Why it could not train, though nothing is wrong."""
+    traits: dict[str, Any] | None
+    """See `user.traits.Traits`."""
     unlike: str
     """The first parameter that differs from the first rank's model."""
     loaded: bool
@@ -61,21 +70,3 @@ class Wanted:
     threads: int | None = None
     tp_plan: UserCode | None = None
     tp_ranks: int | None = None
-
-
-class Agreement(TypedDict):
-    """The first rank's decision for all."""
-
-    go: bool
-    skipped: str
-    loaded: bool
-    layout: list[str]
-    """The first rank's model, if others differ."""
-    traits: dict[str, Any] | None
-    """The first rank's traits: rates must be the same on all."""
-    unused: list[str]
-    """Parameters that are unused on any rank."""
-    step_s: float
-    """Forward and backward over all rows, on the slowest rank."""
-    left_s: float
-    """What is left of the deadline."""

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from preflight.check import UserCode, UserError
-from preflight.checks.train.model.facts import Facts
 from preflight.checks.train.shared import refusals
 
 if TYPE_CHECKING:
@@ -18,44 +17,40 @@ def of_backward(error: Exception) -> Exception:
     if type(error) is not RuntimeError or is_out_of_memory(error) or not refusals.is_refusal(error):
         return error
     hint = ": a tensor of one forward is kept for the next; detach it" if "second time" in str(error) else ""
-    text = f"the backward pass of the loss raises RuntimeError{hint} ({said(error).partition('. ')[0]})"
+    text = f"the backward pass of the loss raises RuntimeError{hint} ({first_line(error).partition('. ')[0]})"
     return ModelMistake("wrong_loss", text)
 
 
-def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
-    """Whether facts can describe this exception; if so, records it there."""
+def skip_reason(error: Exception) -> str:
+    """Why nothing can be compared, though nothing is wrong; "" if it is another exception."""
     from preflight.train_smoke.trainer.memory import is_out_of_memory
     from preflight.train_smoke.user.traits import Incomparable
-    from preflight.train_smoke.user.validation import ModelMistake, TooBig
+    from preflight.train_smoke.user.validation import TooBig
 
     if is_out_of_memory(error):
         is_estimate = isinstance(error, TooBig) or isinstance(error.__cause__, TooBig)
-        facts["skipped"] = str(error) if is_estimate else f"memory has run out: {said(error)}"
-    elif isinstance(error, Incomparable) or isinstance(error.__cause__, Incomparable):
-        facts["skipped"] = f"{str(error).replace('Incomparable: ', '')}, and strategies cannot be compared"
-    elif isinstance(error, UserError | ModelMistake):
-        facts["mistake"] = as_told(error, code)
-    else:
-        return False
-    return True
+        return str(error) if is_estimate else f"memory has run out: {first_line(error)}"
+    if isinstance(error, Incomparable) or isinstance(error.__cause__, Incomparable):
+        return f"{str(error).replace('Incomparable: ', '')}, and strategies cannot be compared"
+    return ""
 
 
-def as_told(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
+def facts_of(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
     """The mistake as facts, at the function's first line if no other is known."""
     from preflight.train_smoke.user.validation import MistakeFacts
 
     if isinstance(error, UserError):
         evidence = {"stack": error.stack} if error.stack else {}
         return MistakeFacts(kind="user_error", text=error.text, file=error.file, line=error.line, evidence=evidence)
-    told, place = error.to_json(), code.place()
+    mistake, place = error.to_json(), code.place()
     if place is None:
-        told["text"] = f"{code}: {told['text']}"
+        mistake["text"] = f"{code}: {mistake['text']}"
     else:
-        told["file"], told["line"] = place
-        told["text"] = f"{place[0]}:{place[1]} in {code.function}(): {told['text']}"
-    return told
+        mistake["file"], mistake["line"] = place
+        mistake["text"] = f"{place[0]}:{place[1]} in {code.function}(): {mistake['text']}"
+    return mistake
 
 
-def said(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[0][:300]

@@ -1,168 +1,196 @@
-"""Trains a user's model under the strategies, all ranks together."""
+"""Trains a user's model under the strategies, all ranks together: one variant after the other."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
 from preflight.checks.train.model import mistakes
-from preflight.checks.train.model.facts import Agreement, Facts, Wanted
-from preflight.checks.train.shared import refusals
+from preflight.checks.train.model.agree import Agreement
+from preflight.checks.train.model.facts import Wanted
+from preflight.checks.train.model.outcomes import (
+    JointTraining,
+    LateVariant,
+    NotRunVariant,
+    RefusedVariant,
+    TrainedVariant,
+    VariantName,
+    VariantOutcome,
+)
+from preflight.checks.train.shared import refusals, setting
 from preflight.checks.train.shared.agreement import all_failed
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from preflight.train_smoke.strategies import training
     from preflight.train_smoke.trainer.task import TrainingTask
     from preflight.train_smoke.trainer.wrapped import Variant
+    from preflight.train_smoke.user.tensor_parallel import NotRun
+    from preflight.train_smoke.user.traits import Traits
     from preflight.train_smoke.user.validation import Given, ModelMistake
 
 
-def train(
-    ctx: Context, code: UserCode, given: "Given", answer: Agreement, wanted: Wanted, facts: Facts, store: "Store"
-) -> None:
-    try:
-        _trained(ctx, code, given, answer, wanted, facts, store)
-    except Exception as error:
-        if not mistakes.explained(error, code, facts) or not facts["skipped"]:
-            raise
-
-
-def _trained(
-    ctx: Context, code: UserCode, given: "Given", answer: Agreement, wanted: Wanted, facts: Facts, store: "Store"
-) -> None:
+def together(
+    ctx: Context, store: "Store", code: UserCode, given: "Given", agreement: Agreement, wanted: Wanted
+) -> JointTraining:
+    """Called on all ranks together. Raises what this rank alone raises."""
     from preflight.train_smoke.trainer import reference
-    from preflight.train_smoke.trainer.task import Rates
     from preflight.train_smoke.user import schedule
     from preflight.train_smoke.user import task as user_task
-    from preflight.train_smoke.user.names import OWN
-    from preflight.train_smoke.user.tensor_parallel import NotRun
-    from preflight.train_smoke.user.validation import ModelMistake
+    from preflight.train_smoke.user.traits import Traits
 
-    names, traits = wanted.names, answer["traits"] or {}
-    exactly = bool(traits["batch_norms"] or traits["draws"] or traits["apart"])
-    facts["unused"] = answer["unused"]
-    for name, parameter in given.model.named_parameters():
-        if name in facts["unused"]:
-            parameter.requires_grad_(False)
-    if answer["loaded"]:
-        _load_first(ctx, given)
-        facts["loaded"] = True
-    rates = Rates(traits["rate"], traits["adamw_rate"])
-    rank, ranks = ctx.group_rank, len(ctx.members)
-    unfit = user_task.left_out(names, exactly=exactly, calls=traits["calls"])
-    planned = schedule.schedule(names, unfit, answer["step_s"], answer["left_s"], ranks, exactly=exactly)
-    facts["left_out"], facts["steps"], facts["skipped"] = unfit | planned.left_out, planned.steps, planned.skipped
-    late = facts["late"] = [*planned.left_out]
-    task = user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, planned.steps, exactly=exactly)
-    last: tuple[str, bool] | None = None
-    longest_s, end = 0.0, time.monotonic() + answer["left_s"]
-    for recipe, strategy, variant in user_task.by_recipe(names, facts["left_out"]):
-        name, start = f"{strategy}/{variant}", time.monotonic()
-        if not _has_time(ctx, store, name, longest_s < end - start):
-            facts["left_out"][name] = "earlier variants left no time for it"
-            late.append(name)
-            continue
-        if (recipe, strategy in OWN) != last:
-            reference.forget()
-        last = recipe, strategy in OWN
-        try:
-            _run_one(ctx, code, task, strategy, variant, facts, _own_variants(strategy, given, wanted))
-        except (UserError, ModelMistake, NotRun) as error:
-            if not all_failed(ctx, store, name):
-                raise
-            if isinstance(error, NotRun) and not wanted.asked:
-                facts["not_run"][name] = str(error)
-                continue
-            mistake = ModelMistake("not_run", f"{name} was not run: {error}") if isinstance(error, NotRun) else error
-            is_plans = isinstance(error, ModelMistake) and error.kind == "wrong_plan"
-            facts["refused"][name] = mistakes.as_told(mistake, wanted.tp_plan or code if is_plans else code)
-        if strategy == "pp" and not wanted.asked:
-            _leave_untied_out(facts, strategy, variant)
-        longest_s = max(longest_s, time.monotonic() - start)
-    reference.forget()
-
-
-def _has_time(ctx: Context, store: "Store", name: str, here: bool) -> bool:
-    """Whether the first rank has time for this variant; its answer holds for all."""
-    if ctx.rank == ctx.members[0]:
-        store.set(f"time for {name}", "yes" if here else "no")
-    with ctx.collective("agreeing on the time", name):
-        return bool(store.get(f"time for {name}") == b"yes")
-
-
-def _own_variants(strategy: str, given: "Given", wanted: Wanted) -> "Mapping[str, Variant] | None":
-    """The strategy's variants for this model; None if the strategy has fixed ones."""
-    from preflight.train_smoke.user import pipeline, tensor_parallel
-    from preflight.train_smoke.user.names import PIPELINE, PLAN
-
-    if strategy == "tp":
-        plan = wanted.tp_plan.named() if wanted.tp_plan else None
-        return {PLAN: tensor_parallel.variant(plan, wanted.tp_ranks)}
-    if strategy == "pp":
-        return {PIPELINE: pipeline.variant(given)}
-    return None
-
-
-def _run_one(
-    ctx: Context, code: UserCode, task: "TrainingTask", strategy: str, variant: str, facts: Facts,
-    known: "Mapping[str, Variant] | None",
-) -> None:  # fmt: skip
-    from preflight.train_smoke.strategies import training
-    from preflight.train_smoke.trainer.memory import is_out_of_memory
-    from preflight.train_smoke.trainer.wrapped import StrategySetting
-
-    name = f"{strategy}/{variant}"
-    so_far = facts["strategies"].setdefault(strategy, training.Facts(alone={}, variants={}))
-    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part, _per_node(ctx))
+    assert agreement["traits"], "ranks train together only if all have them"
+    traits, ranks = Traits(**agreement["traits"]), len(ctx.members)
+    unfit = user_task.left_out(wanted.names, exactly=traits.exactly, calls=traits.calls)
+    plan = schedule.schedule(
+        wanted.names, unfit, agreement["step_s"], agreement["left_s"], ranks, exactly=traits.exactly
+    )
+    outcomes, skipped = list[VariantOutcome](), plan.skipped
     try:
-        with code.blamed():
-            made = training.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)
-    except UserError as error:
-        ctx.page.leave()  # what a strategy does before the model's forward is marked: the user's line may be there
-        if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
-            raise _refused(name, error.__cause__) from error.__cause__
-        raise UserError(f"{error.text} (under {name})", error.file, error.line) from error
+        _agree_on_weights(ctx, given, agreement)
+        trainings = _Trainings(ctx, store, code, given, wanted, _task(ctx, given, traits, wanted, plan.steps))
+        chosen = user_task.by_recipe(wanted.names, {*unfit, *plan.left_out})
+        for outcome in trainings.outcomes(chosen, agreement["left_s"]):
+            outcomes.append(outcome)  # those before an exception are kept
     except Exception as error:
-        if is_out_of_memory(error) or not refusals.is_refusal(error):
+        skipped = mistakes.skip_reason(error)
+        if not skipped:
             raise
-        ctx.page.leave()
-        raise _refused(name, error) from error
-    so_far["alone"] |= made["alone"]
-    so_far["variants"] |= made["variants"]
+    finally:
+        reference.forget()
+    return JointTraining(agreement["loaded"], agreement["unused"], plan.steps, unfit, plan.left_out, outcomes, skipped)
 
 
-def _leave_untied_out(facts: Facts, strategy: str, variant: str) -> None:
-    """Excludes pipelines for a tied model, unless the user asked for one: it cannot be a pipeline as it is."""
-    variants = facts["strategies"][strategy]["variants"]
-    changed = variants[variant]["changed"] if variant in variants else None
-    if changed and changed["untied"]:
-        names = " and ".join(changed["untied"][0])
-        facts["not_run"][f"{strategy}/{variant}"] = f"{names} are tied, and pipeline() gives each stage its own"
-        del facts["strategies"][strategy]
-
-
-def _per_node(ctx: Context) -> int:
-    """See `StrategySetting`."""
-    counts = {len(set(node.ranks) & set(ctx.members)) for node in ctx.job.nodes}
-    return counts.pop() if len(counts) == 1 else 1
-
-
-def _refused(name: str, error: Exception) -> "ModelMistake":
-    from preflight.train_smoke.user.validation import ModelMistake
-
-    return ModelMistake("refused", f"under {name} torch raises {type(error).__name__}: {mistakes.said(error)}")
-
-
-def _load_first(ctx: Context, given: "Given") -> None:
-    """Loads the first rank's parameters and buffers on all ranks."""
+def _agree_on_weights(ctx: Context, given: "Given", agreement: Agreement) -> None:
+    """Freezes parameters that are unused on any rank, and loads the first rank's parameters and buffers on all if they
+    differ."""
     import torch
 
     from preflight.train_smoke.user import validation
 
+    for name, parameter in given.model.named_parameters():
+        if name in agreement["unused"]:
+            parameter.requires_grad_(False)
+    if not agreement["loaded"]:
+        return
     group = ctx.process_group()
     with ctx.collective("loading the first rank's weights"), torch.no_grad():
         for tensor in validation.values(given.model):
             raw = tensor.detach().contiguous().flatten().view(torch.uint8).to(ctx.device)
             torch.distributed.broadcast(raw, group=group, group_src=0)
             tensor.copy_(raw.cpu().view(tensor.dtype).view(tensor.shape))
+
+
+def _task(ctx: Context, given: "Given", traits: "Traits", wanted: Wanted, steps: int) -> "TrainingTask":
+    from preflight.train_smoke.trainer.task import Rates
+    from preflight.train_smoke.user import task as user_task
+
+    rank, ranks, rates = ctx.group_rank, len(ctx.members), Rates(traits.rate, traits.adamw_rate)
+    return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, exactly=traits.exactly)
+
+
+@dataclass(frozen=True)
+class _Trainings:
+    ctx: Context
+    store: "Store"
+    code: UserCode
+    given: "Given"
+    wanted: Wanted
+    task: "TrainingTask"
+
+    def outcomes(self, chosen: Sequence[tuple[str, str, str]], left_s: float) -> Iterator[VariantOutcome]:
+        """`chosen`: (recipe, strategy, variant), those of one recipe together: they share a training alone."""
+        from preflight.train_smoke.trainer import reference
+        from preflight.train_smoke.user.names import OWN
+
+        kept: tuple[str, bool] | None = None
+        longest_s, end = 0.0, time.monotonic() + left_s
+        for recipe, strategy, variant in chosen:
+            name, start = VariantName(strategy, variant), time.monotonic()
+            if not self._has_time(name, longest_s < end - start):
+                yield LateVariant(name)
+                continue
+            if (recipe, strategy in OWN) != kept:
+                reference.forget()
+            kept = recipe, strategy in OWN
+            yield self._outcome(name)
+            longest_s = max(longest_s, time.monotonic() - start)
+
+    def _has_time(self, name: VariantName, local: bool) -> bool:
+        """Whether the first rank has time for this variant; its answer holds for all."""
+        if self.ctx.rank == self.ctx.members[0]:
+            self.store.set(f"time for {name}", "yes" if local else "no")
+        with self.ctx.collective("agreeing on the time", str(name)):
+            return bool(self.store.get(f"time for {name}") == b"yes")
+
+    def _outcome(self, name: VariantName) -> VariantOutcome:
+        from preflight.train_smoke.user.tensor_parallel import NotRun
+        from preflight.train_smoke.user.validation import ModelMistake
+
+        try:
+            facts = self._trained(name)
+        except (UserError, ModelMistake, NotRun) as error:
+            if not all_failed(self.ctx, self.store, str(name)):
+                raise
+            return self._failed(name, error)
+        if name.strategy == "pp" and not self.wanted.asked and (tied := _untied(facts)):
+            # A tied model cannot be a pipeline as it is: that is no fault of a model which nobody asked to cut.
+            return NotRunVariant(name, f"{tied} are tied, and pipeline() gives each stage its own")
+        return TrainedVariant(name, facts)
+
+    def _failed(self, name: VariantName, error: "UserError | ModelMistake | NotRun") -> VariantOutcome:
+        from preflight.train_smoke.user.tensor_parallel import NotRun
+        from preflight.train_smoke.user.validation import ModelMistake
+
+        if isinstance(error, NotRun):
+            if not self.wanted.asked:
+                return NotRunVariant(name, str(error))
+            error = ModelMistake("not_run", f"{name} was not run: {error}")
+        is_of_plan = isinstance(error, ModelMistake) and error.kind == "wrong_plan"
+        code = (self.wanted.tp_plan or self.code) if is_of_plan else self.code
+        return RefusedVariant(name, mistakes.facts_of(error, code))
+
+    def _trained(self, name: VariantName) -> "training.Facts":
+        """Raises UserError, ModelMistake and NotRun, and what the machine or another rank is to blame for."""
+        from preflight.train_smoke.strategies import training
+        from preflight.train_smoke.trainer.memory import is_out_of_memory
+
+        variants, among = self._variants(name.strategy), setting.of_members(self.ctx)
+        try:
+            with self.code.blamed():
+                return training.run(self.task, name.strategy, [name.variant], among, variants)
+        except UserError as error:
+            self.ctx.page.leave()  # what a strategy does before the model's forward is marked: the line may be there
+            if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
+                raise _refused(name, error.__cause__) from error.__cause__
+            raise UserError(f"{error.text} (under {name})", error.file, error.line) from error
+        except Exception as error:
+            if is_out_of_memory(error) or not refusals.is_refusal(error):
+                raise
+            self.ctx.page.leave()
+            raise _refused(name, error) from error
+
+    def _variants(self, strategy: str) -> "Mapping[str, Variant] | None":
+        """The strategy's variants for this model; None if the strategy has fixed ones. Raises UserError."""
+        from preflight.train_smoke.user import pipeline, tensor_parallel
+        from preflight.train_smoke.user.names import PIPELINE, PLAN
+
+        if strategy == "tp":
+            plan = self.wanted.tp_plan.named() if self.wanted.tp_plan else None
+            return {PLAN: tensor_parallel.variant(plan, self.wanted.tp_ranks)}
+        return {PIPELINE: pipeline.variant(self.given)} if strategy == "pp" else None
+
+
+def _refused(name: VariantName, error: Exception) -> "ModelMistake":
+    from preflight.train_smoke.user.validation import ModelMistake
+
+    text = f"under {name} torch raises {type(error).__name__}: {mistakes.first_line(error)}"
+    return ModelMistake("refused", text)
+
+
+def _untied(facts: "training.Facts") -> str:
+    """Names that are no longer one parameter, or ""."""
+    changes = [compared["changed"] for compared in facts["variants"].values() if compared["changed"]]
+    return next((" and ".join(changed["untied"][0]) for changed in changes if changed["untied"]), "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Code, Finding, ranges
+from preflight.check import Code, Finding, ranges, words
 from preflight.checks.train.model.facts import Facts
 from preflight.train_smoke.trainer.names import NEEDS_NUMPY, STEPS
 
@@ -54,13 +54,14 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         yield NOT_A_MEAN.warn(_by_tokens(facts) or _apart(seen["apart"]), evidence={"apart": seen["apart"]})
     if seen["batch_norms"]:
         rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
+        modules = words.examples(seen["batch_norms"], "module")
         text = (
             f"BatchNorm normalizes by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
-            f"{_listed(seen['batch_norms'])}: so training alone is split like the ranks, for comparison"
+            f"{modules}: so training alone is split like the ranks, for comparison"
         )
         yield BATCH_NORM.info(text, evidence={"modules": seen["batch_norms"][:20]})
     if seen["dropouts"]:
-        text = f"dropout was set to 0 in {_listed(seen['dropouts'])}, since each rank draws its own"
+        text = f"dropout was set to 0 in {words.examples(seen['dropouts'], 'module')}, since each rank draws its own"
         yield DROPOUT.info(text, evidence={"modules": seen["dropouts"][:20]})
     if seen["draws"]:
         text = (
@@ -135,19 +136,14 @@ def _unused(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     here = {rank: names for rank, own in facts.items() if (names := (own["traits"] or {})["unused_here"])}
     left = "; here they are left unchanged"
     if everywhere:
-        names = _listed(sorted(everywhere), "parameter")
+        names = words.examples(sorted(everywhere), "parameter")
         text = f"{names} get no gradient, expected one for all that require it{left}"
         yield UNUSED.warn(text, parameter=min(everywhere), evidence={"parameters": sorted(everywhere)[:20]})
     if here:
         some = sorted({name for unused in here.values() for name in unused})
-        names = _listed(some, "parameter")
+        names = words.examples(some, "parameter")
         text = f"{names} get no gradient from the rows of {ranges.ranks(here)}, but from others' rows{left}"
         yield UNUSED.warn(text, parameter=some[0], evidence={"parameters": some[:20]})
-
-
-def _listed(names: list[str], what: str = "module") -> str:
-    """ "1 module (norm)", "9 modules (a, b, c, ...)"."""
-    return f"{ranges.count(len(names), what)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 def _percent(value: float) -> str:

@@ -1,10 +1,10 @@
-"""Draws trainings side by side: the loss, the distance from training alone, and the memory per rank."""
+"""Trainings side by side: the loss, the distance from training alone, and the memory per rank."""
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Run
+from preflight.check import plots
 from preflight.checks.train.shared.parity import variants_in
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Curve, Number, Quantity
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from preflight.train_smoke.strategies.training import Compared, Facts
     from preflight.train_smoke.trainer.memory import Memory
 
-WIDTH = 74
-"""Characters per line: a screen of 80, less the frame around pictures. Ranges of memory may make it wider."""
-MOST_STEPS, FEWEST_STEPS, STEP = 8, 3, 5
-"""Most and fewest columns of losses, and their width."""
+MOST_STEPS, STEP = 5, 5
+"""The most columns of losses, and their width."""
 MIB = 2**20
 OFF: tuple[Quantity, ...] = ("losses", "norms")
 """The quantities whose largest difference from alone is shown."""
@@ -33,9 +31,9 @@ class _Row(NamedTuple):
     """One per column head."""
 
 
-def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
-    """A line per variant, with ranges for what differs between ranks; below them the trainings alone, with the effect
-    of roundings in place of the difference."""
+def table(facts: Mapping[int, "Facts"], screen: str) -> Iterator[plots.Table]:
+    """A row per variant, with ranges for what differs between ranks; below them the trainings alone, with the effect
+    of roundings in place of the difference. `screen`: of the table."""
     every = [*facts.values()]
     names = variants_in(facts)
     made = {name: [own["variants"][name] for own in every if name in own["variants"]] for name in names}
@@ -45,28 +43,21 @@ def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
     ]
     recipes = dict.fromkeys(its[0]["recipe"] for its in made.values() if any(compared["curve"] for compared in its))
     rows += [_alone(name, every, len(peaks)) for name in recipes]
-    if rows:
-        yield from _table(rows, ["off", "held", *(PEAKS[kind] for kind in peaks)])
-        yield "loss: the ranks' mean; off: the most, from alone (for alone: by roundings)"
-        yield f"MiB per rank: held between steps{'; peak, beyond what was used before' if peaks else ''}"
-    for name, its in made.items():
-        if unfit := next((compared["unfit"] for compared in its if compared["unfit"]), ""):
-            yield f"{name} not run: {unfit}"
+    notes = [
+        "loss: the ranks' mean; off: the most, from alone (for alone: by roundings)",
+        f"MiB per rank: held between steps{'; peak, beyond what was used before' if peaks else ''}",
+    ] * bool(rows)
+    unfit = {name: next((compared["unfit"] for compared in its if compared["unfit"]), "") for name, its in made.items()}
+    notes += [f"{name} not run: {why}" for name, why in unfit.items() if why]
+    steps = _shown_steps(max((len(row.losses) for row in rows), default=0), MOST_STEPS)
+    losses = [[row.losses[at] if at < len(row.losses) else "-" for at in steps] for row in rows]
+    cells = [(row.name, *own, *row.figures) for row, own in zip(rows, losses, strict=True)]
+    heads = ("loss at step", *map(str, steps), "off", "held", *(PEAKS[kind] for kind in peaks))
+    if notes:
+        yield plots.Table("trainings side by side", heads, cells, "\n".join(notes), screen)
 
 
-def _table(rows: Sequence[_Row], heads: Sequence[str]) -> Iterator[str]:
-    label = "loss at step"
-    widths = [max(map(len, column)) + 2 for column in zip(heads, *(row.figures for row in rows), strict=True)]
-    name = max(len(label), *(len(row.name) for row in rows))
-    room = (WIDTH - name - sum(widths)) // STEP
-    steps = _some(max(len(row.losses) for row in rows), min(MOST_STEPS, max(FEWEST_STEPS, room)))
-    for row in (_Row(label, [str(step) for step in range(steps[-1] + 1)], [*heads]), *rows):
-        losses = "".join(f"{row.losses[step] if step < len(row.losses) else '-':>{STEP}}" for step in steps)
-        figures = "".join(f"{text:>{width}}" for text, width in zip(row.figures, widths, strict=True))
-        yield f"{row.name:<{name}}{losses}{figures}"
-
-
-def _some(steps: int, most: int) -> list[int]:
+def _shown_steps(steps: int, most: int) -> list[int]:
     """The first, the last, and some between."""
     if steps <= most:
         return [*range(steps)]

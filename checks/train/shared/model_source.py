@@ -6,9 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, UserCode, UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from preflight.train_smoke.user.validation import Given
 
 FIRST_SHARE = 0.1
 """Share of the deadline that ranks wait for the first one, which builds the same model from a configuration."""
@@ -41,15 +46,33 @@ def parse(text: str) -> UserCode:
     return UserCode.parse(text)
 
 
-def made(ctx: Context, code: UserCode) -> tuple[Any, str]:
-    """(what the user's function returns, or the named model itself; how a model was made smaller). Uses the same random
-    seed on all ranks. Raises UserError, and TooBig if there is no memory for a configuration's model."""
-    from preflight.train_smoke.user import task as user_task
-    from preflight.train_smoke.user import validation
+@dataclass(frozen=True)
+class UserModel:
+    given: "Given"
+    made_up: tuple[str, ...]
+    """What preflight added to what was given, in words."""
+    smaller: str
+    """How a configuration's model was made smaller, and why."""
 
-    validation.seed()
-    too_big = functools.partial(user_task.too_big, ctx.device, ranks_here(ctx))
-    return _called(code, too_big, functools.partial(_as_first, ctx))
+
+def given(ctx: Context, code: UserCode, ready: "Callable[[nn.Module], object] | None" = None) -> UserModel:
+    """The user's model with its batch and loss, completed and fitting into memory. `ready`: done to a model that the
+    function makes once more. Raises UserError, ModelMistake and TooBig, and what the user's code raises."""
+    from preflight.train_smoke.user import completion, validation
+    from preflight.train_smoke.user import task as user_task
+
+    def again() -> "nn.Module":
+        model: nn.Module = completion.model_of(_built(ctx, code)[0]).cpu()
+        if ready:
+            ready(model)
+        return model
+
+    built, smaller = _built(ctx, code)
+    with code.blamed():
+        form = completion.completed(built, len(ctx.members))
+        complete = validation.given(form.made, again)
+    user_task.fits(complete, ctx.device, ranks_here(ctx))
+    return UserModel(complete, form.made_up, smaller)
 
 
 def ranks_here(ctx: Context) -> int:
@@ -57,16 +80,20 @@ def ranks_here(ctx: Context) -> int:
     return len(set(ctx.job.node_of(ctx.rank).ranks) & set(ctx.members))
 
 
-def _called(code: UserCode, too_big: Callable[[int, int], str], agreed: Callable[[bool], bool]) -> tuple[Any, str]:
-    """`too_big` and `agreed`: see `transformers.build`."""
+def _built(ctx: Context, code: UserCode) -> tuple[Any, str]:
+    """(what the user's function returns, or the named model itself; how a model was made smaller). Uses the same random
+    seed on all ranks. Raises UserError, and TooBig if there is no memory for a configuration's model."""
     from torch import nn
 
-    from preflight.train_smoke.user import transformers
+    from preflight.train_smoke.user import task as user_task
+    from preflight.train_smoke.user import transformers, validation
 
+    validation.seed()
     if not isinstance(code, ConfigFile):
         return code.call(as_they_are=(nn.Module,)), ""
+    too_big = functools.partial(user_task.too_big, ctx.device, ranks_here(ctx))
     try:
-        return transformers.build(code.path, too_big, agreed)
+        return transformers.build(code.path, too_big, functools.partial(_as_first, ctx))
     except transformers.ConfigMistake as error:
         raise UserError(f"{code}: {error}", code.module) from error.__cause__
 

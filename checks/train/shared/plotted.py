@@ -1,23 +1,26 @@
-"""Plots of trainings in report.html: the loss, the distance from training alone in units of the spread, and memory."""
+"""Plots of trainings in report.html: the loss, the distance from training alone in units of the spread."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.check import Run, plots
-from preflight.checks.train.shared.curves import MIB, OFF, PEAKS
+from preflight.checks.train.shared import curves
+from preflight.checks.train.shared.curves import OFF
 from preflight.checks.train.shared.parity import variants_in
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Curve, Number
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies.training import Compared, Facts
+    from preflight.train_smoke.strategies.training import Facts
 
 Pair = tuple[Curve, Curve]
 """(measured, alone)."""
 
 
-def plot(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[plots.Plot]:
+def plot(facts: Mapping[int, "Facts"], _run: Run, screen: str = "quiet") -> Iterator[plots.Plot]:
+    """`screen`: of the table."""
+    yield from curves.table(facts, screen)
     names = [name for name in variants_in(facts) if any(_pairs(facts, name))]
     if not names:
         return
@@ -33,7 +36,6 @@ def plot(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[plots.Plot]:
     off.append(plots.Series("as far as is allowed", [(0, compare.TIMES), (steps - 1, compare.TIMES)], "expected"))
     note = "1 is the effect of this hardware's own roundings on training alone; if they have none, 2e-5 / 8 is 1."
     yield plots.Chart("distance from the training alone", "step", "spreads", off, note=note)
-    yield from _memory(facts, names)
 
 
 def _pairs(facts: Mapping[int, "Facts"], name: str) -> Iterator[Pair]:
@@ -73,17 +75,3 @@ def _off(pair: Pair, step: int) -> float:
         (measured[quantity][step], alone[quantity][step]) for quantity in OFF if step < len(measured[quantity])
     ]
     return max((compare.difference(*both) for both in values if both[0] != both[1]), default=0.0)
-
-
-def _memory(facts: Mapping[int, "Facts"], names: Sequence[str]) -> Iterator[plots.Table]:
-    kinds = {"held": "held between steps", **{kind: f"peak, {head}" for kind, head in PEAKS.items()}}
-    rows = []
-    for name in names:
-        every: list[Compared] = [own["variants"][name] for own in facts.values() if name in own["variants"]]
-        memories = [compared["memory"] for compared in every if compared["memory"]]
-        cells = []
-        for kind in kinds:
-            sizes = [size for memory in memories if (size := memory[kind]) is not None]  # type: ignore[literal-required]
-            cells.append(f"{min(sizes) / MIB:,.1f} to {max(sizes) / MIB:,.1f}" if sizes else "-")
-        rows.append((name, *cells))
-    yield plots.Table("memory of a rank, MiB, least to most over the ranks", ("variant", *kinds.values()), rows)

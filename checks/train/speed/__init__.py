@@ -13,7 +13,21 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
+from preflight.check import (
+    After,
+    Code,
+    Context,
+    Finding,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    UserCode,
+    count,
+    option,
+    plots,
+    ranges,
+)
 from preflight.checks.train.shared import model_source
 from preflight.checks.train.speed import (
     causes,
@@ -40,19 +54,20 @@ NOT_TIMED = Code(
     fix="See the message; for want of time set --deadline, or fewer of train.speed.strategies.",
 )
 PARTS = (stragglers, fewer_cores, slow_links, memory_fit)
+MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
 PLAN = Plan(
     Scope.WORLD,
-    Level.FULL,
+    lambda asked: Level.STANDARD if asked.backend == "nccl" else Level.FULL,
     deadline_s=lambda job: 180.0 + job.world_size / 64,
     estimate_s=8.0,
-    needs=("comm.init", "train.alone"),
-    uses=causes.GPU,
-    unless=("train.model",),
-    fresh_with=("model",),
-    sooner_on=("nccl",),
+    after={
+        **dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
+        **dict.fromkeys(causes.GPU, After.USES),
+        "train.model": After.UNLESS_FAILED,
+    },
+    fresh=lambda asked: asked.sets(MODEL),
     facts_version=2,
 )
-MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
 LOADER = option(UserCode.parse, None, "returns an iterable of this rank's batches for its loss, as MODULE:FUNCTION")
 
 

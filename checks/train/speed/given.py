@@ -8,10 +8,7 @@ from preflight.check import Context, Skip, UserCode
 from preflight.checks.train.shared import model_source
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from preflight.train_smoke.speed.timed_task import TimedTask
-    from preflight.train_smoke.user.validation import Given
 
 
 def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
@@ -24,7 +21,7 @@ def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
 
     ctx.doing(f"calling {code}")
     try:
-        given = _given(ctx, code)
+        given = model_source.given(ctx, code).given
     except (validation.ModelMistake, validation.TooBig) as error:
         raise Skip(f"{code} cannot be trained: {error} (train.model says more)") from None
     rows = user_task.rows_of(given.rows, ctx.group_rank, len(ctx.members))
@@ -42,24 +39,9 @@ def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
     return TimedTask(lambda: given.copy(ctx.device), given.loss, batches, samples, 0, ctx.device)
 
 
-def _given(ctx: Context, code: UserCode) -> "Given":
-    from preflight.train_smoke.user import completion, validation
-    from preflight.train_smoke.user import task as user_task
-
-    def again() -> "nn.Module":
-        model: nn.Module = completion.model_of(model_source.made(ctx, code)[0]).cpu()
-        return model
-
-    told, _ = model_source.made(ctx, code)
-    with code.blamed():
-        given = validation.given(completion.completed(told, len(ctx.members)).made, again)
-    user_task.fits(given, ctx.device, model_source.ranks_here(ctx))
-    return given
-
-
 def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]], int]:
     """With how many rows its first batch has."""
-    from preflight.train_smoke.trainer.batch import each, leaves
+    from preflight.train_smoke.trainer.batch import each, tensors
 
     ctx.doing(f"calling {loader}")
     made = loader.call()
@@ -69,4 +51,4 @@ def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]]
             yield each(lambda tensor: tensor.to(ctx.device), batch)
 
     with loader.blamed():
-        return batches, len(leaves(next(batches()))[0])
+        return batches, len(tensors(next(batches()))[0])

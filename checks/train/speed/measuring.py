@@ -190,7 +190,7 @@ def _under(
     from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     ctx.doing(f"{name}: wrapping the model")
-    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
+    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group)
     with ctx.collective(name, "wrapping the model"):
         training = TimedTraining(task, wrap_of(name), setting)
     with ctx.collective(name, f"the first {pace.warm_up} steps"):

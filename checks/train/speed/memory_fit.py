@@ -89,7 +89,7 @@ def measure(ctx: Context, task: "TimedTask") -> FitFacts:
     from preflight.train_smoke.speed.training import TimedTraining, wrap_of
     from preflight.train_smoke.trainer.wrapped import StrategySetting
 
-    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
+    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part_of_group)
     most = max(FEWEST_ROWS, task.samples)
     facts = FitFacts(rooms=_rooms(ctx), strategies={})
     for name in FITTED:

@@ -27,8 +27,8 @@ def summarize(facts: AllFacts, run: Run) -> str:
     rate, steps = figures.together(facts, series), figures.percentiles(series.values())
     each = statistics.fmean(alone.values())
     told = [
-        f"{name} on {ranges.count(len(series), 'rank')}: {_rate(facts, rate)}, "
-        f"{figures.efficiency(rate, alone):.0%} of {len(series)} x {_rate(facts, each, unit=False)} alone",
+        f"{name} on {ranges.count(len(series), 'rank')}: {_samples_per_s(facts, rate)}, "
+        f"{figures.efficiency(rate, alone):.0%} of {len(series)} x {_samples_per_s(facts, each, unit=False)} alone",
         f"step {words.duration(steps.p50)} (p95 {words.duration(steps.p95)}, p99 {words.duration(steps.p99)})",
         f"{_exposed(facts, name)} exposed communication",
     ]
@@ -45,7 +45,7 @@ def timed(facts: AllFacts) -> list[str]:
     return [name for name in TIMED if name in facts[min(facts)]["strategies"]]
 
 
-def _rate(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
+def _samples_per_s(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
     """In tokens, where samples are texts."""
     tokens = facts[min(facts)]["tokens"]
     value = samples_per_s * (tokens or 1)
@@ -144,7 +144,16 @@ def strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
 
 def _row(name: str, facts: AllFacts, rate: float, share: float | None, steps: figures.Percentiles) -> tuple[str, ...]:
     times = (words.duration(seconds) for seconds in steps)
-    return (name, _rate(facts, rate, unit=False), "" if share is None else f"{share:.0%}", *times, "", "", "", "")
+    return (
+        name,
+        _samples_per_s(facts, rate, unit=False),
+        "" if share is None else f"{share:.0%}",
+        *times,
+        "",
+        "",
+        "",
+        "",
+    )
 
 
 def _loss_off(facts: AllFacts, name: str) -> str:

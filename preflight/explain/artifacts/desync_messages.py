@@ -30,6 +30,10 @@ BELOW = (
     "Look below the collectives: run preflight on these nodes (it names the GPU, the link or the node), and there "
     "dmesg -T | grep -iE 'xid|nvlink|mlx5'."
 )
+AT_ITS_GPU = (
+    "All others have finished that call: look at that rank's GPU, not at the branches of your code. Run preflight on "
+    "its node, and there dmesg -T | grep -iE 'xid|nvlink|mlx5'; a kernel that never ends: py-spy dump, cuda-gdb."
+)
 ROOTED = re.compile("broadcast|scatter|gather|reduce")
 NO_ROOT = re.compile("all_|_scatter|allreduce|allgather|alltoall")
 ROOT = "Do all ranks name the same src or dst? No record shows it, and where they differ, each waits for another. "
@@ -96,7 +100,7 @@ def _odd_ranks(desync: Desync, job: JobDumps) -> Iterator[Candidate]:
             place = {"file": call["file"], "line": call["line"]} if call["at"] else {}
             yield from_artifact("collective_mismatch", message, {**_rank(ranks), **place}, others, file, 90)
         elif desync.is_stuck(ranks[0], job.outcomes[ranks[0]]):
-            yield from_artifact("slow_rank_timeout", message, _rank(ranks), others, file, 60)
+            yield from_artifact("slow_rank_timeout", message, _rank(ranks), others, file, 60, fix=AT_ITS_GPU)
         else:
             yield from_artifact("slow_rank_timeout", message + _late(desync, ranks), _rank(ranks), others, file, 70)
 

@@ -11,9 +11,9 @@ from preflight.core.outcome import Outcome
 from preflight.explain.artifacts import desync_messages, flight_recorder
 from preflight.explain.artifacts.desync_messages import JobDumps
 from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
-from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.explain.candidates import Candidate
 from preflight.explain.inputs import Unread
+from preflight.sdk.pickles import RefusedFile
 
 Records = dict[Key, dict[int, Recorded]]
 """By process group, and by rank."""
@@ -85,5 +85,11 @@ def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:
     for key, by_rank in records.items():
         if mine := by_rank.get(rank):
             name = key.name if all(each.comparable for each in by_rank.values()) else f"{key.name} of rank {rank}"
-            about = {"name": name, "ranks": key.ranks, "world": key.world, "entered": mine.entered}
+            about = {
+                "name": name,
+                "ranks": key.ranks,
+                "world": key.world,
+                "entered": mine.entered,
+                "opened_s": mine.opened_s,
+            }
             yield {**about, "lately": False, "sending": bool(mine.sends), "sends": mine.sends, "calls": mine.calls}

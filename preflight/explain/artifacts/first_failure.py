@@ -93,7 +93,7 @@ def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequenc
     exception = _exception(process)
     kind, message = exception.get("type"), str(exception.get("message", ""))
     worker = Worker.of(Exception(message))
-    raised = f"{worker.said} (in {worker.name})" if worker else f"{kind}: {first_words(Exception(message))}"
+    raised = f"{worker.message} (in {worker.name})" if worker else f"{kind}: {first_words(Exception(message))}"
     stack = str(exception.get("traceback", "")).rpartition("Traceback (most recent call last):")[2]
     place = own_place(worker.frames if worker else printed_frames(stack)[::-1], process.record)
     same = [other for other in alike if _exception(other).get("type") == kind]

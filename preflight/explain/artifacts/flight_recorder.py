@@ -14,10 +14,10 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.own_code import is_own
-from preflight.explain.artifacts import plain_pickle
-from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.failure_book.line import RANKS
 from preflight.hangs.collective_recorder import CALLS, DTYPES, STUCK_S, of_interest
+from preflight.sdk import pickles
+from preflight.sdk.pickles import RefusedFile
 
 ENTRIES, GROUPS = 100_000, 512
 """Of a dump: the last ones are read."""
@@ -60,6 +60,8 @@ class Recorded:
     """Sends and receives that are not over; operation is "send 0->1", in ranks of the group."""
     comparable: bool = True
     """Whether its numbers can be compared with other ranks'."""
+    opened_s: float = math.inf
+    """When its first call that is not over was made, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def read(path: str, shared: dict[Any, Call]) -> Dump:
     try:
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
-            data = file.read(plain_pickle.LONGEST + 1) if stat.S_ISREG(about.st_mode) else b""
+            data = file.read(pickles.LONGEST + 1) if stat.S_ISREG(about.st_mode) else b""
     except OSError as error:
         raise RefusedFile(f"cannot be read ({error.strerror})") from None
     loaded = _loaded(data)
@@ -105,13 +107,13 @@ def rank_of(path: str) -> int | None:
 
 def _loaded(data: bytes) -> Any:
     if data.lstrip()[:1] in (b"{", b"["):
-        if len(data) > plain_pickle.LONGEST:
-            raise RefusedFile(f"has more than {plain_pickle.LONGEST >> 20} MiB, which no flight recorder writes")
+        if len(data) > pickles.LONGEST:
+            raise RefusedFile(f"has more than {pickles.LONGEST >> 20} MiB, which no flight recorder writes")
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise RefusedFile(f"is broken JSON ({str(error)[:80]})") from None
-    return plain_pickle.loads(data)
+    return pickles.load_plain(data)
 
 
 def _dump(loaded: Any, rank: int, path: str, written_s: float, shared: dict[Any, Call]) -> Dump:
@@ -167,9 +169,12 @@ def _recorded(entries: Sequence[Entry], waits_since: float, shared: dict[Any, Ca
     gaps = bool(sends and numbers) and (numbers[-1] - numbers[0] >= len(numbers) or "seq_id" in sends[0])
     timed = any(entry.get("time_discovered_started_ns") for entry in entries)
     chosen = of_interest(numbers, lambda number: _is_over(by_number[number]))
+    opened_s = next(
+        (_created_s(by_number[number][0]) for number in chosen if not _is_over(by_number[number])), math.inf
+    )
     made = [_call(by_number[number], waits_since, timed) for number in chosen]
     calls = [shared.setdefault(tuple((key, str(value)) for key, value in call.items()), call) for call in made]
-    return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps)
+    return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps, opened_s)
 
 
 def _pending(sends: Sequence[Entry], waits_since: float) -> list[Call]:

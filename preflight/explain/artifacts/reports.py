@@ -34,9 +34,9 @@ def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> 
     ours = code.startswith(FAMILY)
     sure = SURENESS.get(str(finding.evidence.get("confidence")), SURENESS["low"]) if ours else 100
     weight = min(sure, WEIGHTS[severity])
-    slugs = [code.removeprefix(FAMILY)] if ours else _slugs(code, severity, causes)
+    listed = [code.removeprefix(FAMILY)] if ours else slugs(code, severity, causes)
     text = message if ours else f"preflight's check found: {_subjects(finding)}{message}"
-    for place, slug in enumerate([slug for slug in slugs if slug in causes] or [""]):
+    for place, slug in enumerate([slug for slug in listed if slug in causes] or [""]):
         noticed = () if place else rank_ranges.from_text(finding.noticed_by)
         said = from_artifact(
             slug, text, _where(finding.where), noticed, file, SECOND if place else weight,
@@ -45,12 +45,12 @@ def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> 
         yield replace(said, action=finding.action)
 
 
-def _slugs(code: str, severity: str, causes: Mapping[str, Cause]) -> list[str]:
+def slugs(code: str, severity: str, causes: Mapping[str, Cause]) -> list[str]:
     """Causes with this code in `seen_by`, the likeliest first. A slower path does not explain a failure."""
     exact = [slug for slug, cause in causes.items() if code in cause.seen_by]
     family = f"{code.rpartition('.')[0]}.*"
-    slugs = [*exact, *(slug for slug, cause in causes.items() if family in cause.seen_by and slug not in exact)]
-    return [slug for slug in slugs if severity == "warn" or causes[slug].severity != "warn"]
+    listed = [*exact, *(slug for slug, cause in causes.items() if family in cause.seen_by and slug not in exact)]
+    return [slug for slug in listed if severity == "warn" or causes[slug].severity != "warn"]
 
 
 def _subjects(finding: Reported) -> str:

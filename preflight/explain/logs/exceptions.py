@@ -54,12 +54,30 @@ SECOND_HAND = (
 """Exceptions that are not their process's own fault: a slug, a description, and patterns of type and text."""
 _WRONG_CALL = re.compile(r"\binvalid (?:root|tensor|argument|rank|reduce|usage|size)|[Uu]nsupported|[Nn]ot supported")
 """Wrong arguments to a collective: the process's own fault."""
+_ENDS = re.compile(r"(?:CancelledError\b.*|GeneratorExit|SystemExit(?:: (?:0|None|))?)\Z", re.DOTALL)
+"""Exceptions that end a process, or a task, as its program wants it."""
+_CLEANS_UP = re.compile(
+    r"(?:\A|/)(?:multiprocessing/(?:util|resource_tracker)|weakref|atexit|concurrent/futures/thread)\.py\Z"
+)
+"""Files of the outermost frame of what Python runs at a process's end."""
+WISHES = frozenset(("end.wish", "end.wish_lightning"))
+"""Rows of a user's wish to stop."""
 
 
 def find_candidates(evidence: Evidence) -> list[Candidate]:
     """The candidates from tracebacks, exceptions without a traceback, and tracebacks without an exception."""
     whole = [traceback for traceback in evidence.tracebacks if not (traceback.known or traceback.survived)]
-    return [*_by_kind(evidence, whole, RAISED), *_by_kind(evidence, _bare(evidence), BARE), *_cut_off(evidence)]
+    by_weight = ((whole, RAISED), (_bare(evidence), BARE))
+    found = ((filter(lambda each: not _is_wanted(evidence, each), those), weight) for those, weight in by_weight)
+    return [*(made for those, weight in found for made in _by_kind(evidence, those, weight)), *_cut_off(evidence)]
+
+
+def _is_wanted(evidence: Evidence, traceback: Traceback) -> bool:
+    """Whether it is no failure: an exit with 0, a task that was cancelled, an interrupt that a user wished, or what a
+    finalizer raises."""
+    wished = traceback.type == "KeyboardInterrupt" and not WISHES.isdisjoint(evidence.seen)
+    cleans_up = bool(traceback.frames) and bool(_CLEANS_UP.search(traceback.frames[0]))
+    return wished or cleans_up or bool(_ENDS.match(traceback.raised))
 
 
 def second_hand(traceback: Traceback) -> tuple[str, str]:

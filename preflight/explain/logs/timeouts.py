@@ -142,7 +142,7 @@ def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[
         f"waited{_limit(waits[0])}: late, or gone"
     )
     made = _candidate(evidence, "slow_rank_timeout", 60, text, waits, {"rank": min(missing)}, "medium")
-    return replace(made, ranks=inside)
+    return replace(made, ranks=inside, named=missing)
 
 
 def _first_of_all(evidence: Evidence, waits: Sequence[Wait]) -> bool:

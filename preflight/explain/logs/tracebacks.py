@@ -34,6 +34,8 @@ _HEAD = re.compile(r"(?:Original |\+ Exception Group )?Traceback \(most recent c
 _FRAME = re.compile(r'^(?P<indent>[\s|]*)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?:: ?(?P<text>.*))?$")
 _NAMED_LIKE_ONE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|OutOfMemory\w*|Abort\w*|^gaierror)$")
+_VALUE = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?\b")
+"""What a measured error is: "Error: 0.031"."""
 _RAISED_FROM = "The above exception was the direct cause of the following exception"
 _WHILE_HANDLED = "During handling of the above exception, another exception occurred"
 LONGEST_FRONT = 200
@@ -302,7 +304,7 @@ def exception(text: str, indented: bool) -> tuple[str, str] | None:
     """Type, without its module, and message of the exception in this line. If frames are `indented`, the first line
     that is not indented is one; otherwise its name must look like an error's."""
     match = _EXCEPTION.match(text.rstrip() if indented else text.strip())
-    if not match or match["type"].isupper():
+    if not match or match["type"].isupper() or (match["type"] == "Error" and _VALUE.match(match["text"] or "")):
         return None
     name = match["type"].rpartition(".")[2]
     if _NAMED_LIKE_ONE.search(name) or (indented and name[:1].isupper()):

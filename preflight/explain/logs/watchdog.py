@@ -12,6 +12,8 @@ from preflight.failure_book.line import Line
 OWN = "own "
 """Prefix of a group number that is local to a process: the same number may be another group elsewhere. (Its GUID, which
 torch writes since 2.5, is global.)"""
+LONGEST_NUMBER = 18
+"""Digits."""
 ENDS = ("elastic.exit", "elastic.restart", "slurm.", "srun.")
 """Prefixes of the names of rows that a launcher writes when processes have ended."""
 ATTEMPT = re.compile(r"\A.*\battempt_\d+(?=/)")
@@ -136,5 +138,6 @@ def _rest(parts: Mapping[tuple[str, int | None], Mapping[str, str]], line: Line)
 
 
 def parse_number(text: str | None) -> int | None:
-    """The number in a group of a match; None if it is not one."""
-    return int(text[:18]) if text and text.isdecimal() else None
+    """The number in a group of a match; None if it is not one, or stands for an unknown one, as torch's 2^64-1 elements
+    of a coalesced call."""
+    return int(text) if text and text.isdecimal() and len(text) <= LONGEST_NUMBER else None

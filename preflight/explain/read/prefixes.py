@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
 
+from preflight.failure_book import errors
 from preflight.failure_book.line import Line
 
 DEEPEST = 12
@@ -76,6 +77,8 @@ _FORMS: dict[str, tuple[str, ...]] = {
         r"(?P<node>[A-Za-z][\w.-]{0,120}[-_]\d{1,6}) {1,40}\|(?: |$)",
         rf"\[(?P<node>{_HOST}):(?P<pid>\d{{1,10}}) {{0,8}}:\d{{1,10}}(?::\d{{1,10}})?\]",
         r"\[(?!\w{1,80}\.(?:py|cpp|cc|cu|h):)(?P<node>[A-Za-z][\w.-]{0,120}):(?P<pid>\d{2,10})\](?= )",
+        r"\[(?!\w{1,80}\.(?:py|cpp|cc|cu|h):)(?P<node>[A-Za-z][\w.-]{0,120}):(?P<local_rank>\d{1,2})\](?=[A-Za-z]|  )",
+        r"(?!epoch|step|iter|batch)(?P<node>[A-Za-z][\w.]{0,60}-\d{1,6})\|(?=\S|  )",
     ),
     "nccl": (
         rf"(?P<node>[^\s:\[\]()'\"]{{1,120}}):(?P<pid>\w{{1,20}})(?::\w{{1,20}})? \[(?P<gpu>-?\d{{1,4}})\] {_NCCL}"
@@ -118,6 +121,10 @@ _IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}\Z")
 _PASTED = re.compile(r"[\s>`]+")
 _COLOURS = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _CONTROL = dict.fromkeys([*range(9), *range(10, 32), 127, 0xFEFF])
+_BAR = re.compile(
+    r"(?:[^|]{0,120}?\d{1,3}%\|[^|]{0,200}\| *[\d.?]{1,20}\w?/[\d.?]{1,20}\w? \[[^\]]{0,200}\]){1,40} *(?=[\w\[(])"
+)
+"""Progress bars before a message."""
 _INSIDE = re.compile(r"\[rank\d{1,7}\]:|\[[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} [^\s\]]{1,250}:\d+\]")
 _BEFORE_NCCL = [
     re.compile(
@@ -145,6 +152,8 @@ def strip(raw: str, habit: Habit | None = None) -> Line:
     """Takes the prefixes off a line, and reads them. What it cannot read stays in the text."""
     line = Line()
     text = _unwrapped(plain(raw), line)
+    if "%|" in text and (bars := _BAR.match(text)):
+        return _divided(line, bars[0], text[bars.end() :])
     text = _peeled(text, line, habit or Habit())
     if len(line.level) != 1 and (at := _inside(text, whole=bool(line.level))) >= (not line.level):
         return _divided(line, text[:at], text[at:])
@@ -269,7 +278,7 @@ def _inside(text: str, whole: bool) -> int:
 
 def _read_text(line: Line, text: str) -> Line:
     """Reads ranks from a text. A rank in the default group (number 0, or by its name) is the global one."""
-    line.text = text.strip()
+    line.text = errors.with_words(text.strip())
     line.bare = line.bare and not _LAUNCHERS.match(line.text)
     group = _GROUP.match(line.text)
     if group and group["id"] is None:

@@ -21,10 +21,14 @@ CHUNK = 1 << 18
 """Bytes per read."""
 ENDLESS = 1 << 20
 """Bytes of an endless line that are kept."""
+TAIL, TAIL_LINES = 1 << 14, 60
+"""Bytes and lines of a file's end."""
 _FRAME = b"frame #"
 _NCCL = re.compile(rb"(?:\d{1,6}: )?[^\s\[\]()]{1,120}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO ")
 """Of lines without a word: what is requested, a Python traceback and an exception's text, is not in these."""
 _ENDS = re.compile(rb"[\r\n]")
+_STAMPED = re.compile(rb"(\[?)20\d\d-\d\d-\d\d([ T])\d\d:\d\d:\d\d([.,]?)\d*([^\d\r\n]{6})")
+"""The start of a record. Where others follow on its line, they begin the same way."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;:?]{0,40}[A-Za-z]")
 
 
@@ -40,11 +44,14 @@ class Reader:
         words: Collection[str],
         on_progress: Callable[[int, int], None] = lambda *_: None,
         rarely: Collection[str] = (),
+        on_end: Callable[[Sequence[Line]], None] = lambda _: None,
     ) -> None:
         """`on_progress` gets bytes read, and bytes in total if known.
 
         `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last two
         come out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
+
+        `on_end` gets the last lines of each file, whatever is in them.
         """
         self.files = 0
         """Files with content that was read."""
@@ -53,7 +60,7 @@ class Reader:
         """Both of the unpacked content."""
         self.unread: list[Unread] = []
         """What could not be read completely."""
-        self._inputs, self._on_progress = inputs, on_progress
+        self._inputs, self._on_progress, self._on_end = inputs, on_progress, on_end
         self._words, self._rarely = frozenset(words), frozenset(rarely)
         self._copies = Copies()
         self._allowed, self._requested, self._parts, self._enough, self._forgets = 0, 0, 0, COPIES, False
@@ -86,11 +93,13 @@ class Reader:
         for file in self._inputs:
             self._wanted, self._number, self._skips = 0, 1, False
             self._sources, self._chain = Sources(file.path, self._processes), Chain()
-            block, before, known = b"\n", self.bytes, len(self.unread)
+            block, before, known, tail = b"\n", self.bytes, len(self.unread), b""
             try:
                 for block in _blocks(self._text(file), self._overlap):
+                    tail = (tail + block[-TAIL:])[-TAIL:]
                     yield from self._of_block(file, block)
                 yield from self._held_back(file, block)
+                self._on_end(self._last_lines(file, tail))
             except (OSError, EOFError, zlib.error) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 self.unread.append(
@@ -100,6 +109,22 @@ class Reader:
             if self.bytes == before and len(self.unread) == known:
                 self.unread.append(Unread(file.shown, "is empty"))
             self.lines += self._number - block.endswith(b"\n")
+
+    def _last_lines(self, file: Input, tail: bytes) -> list[Line]:
+        """Of a file that was read to its end."""
+        last = self._number - tail.endswith(b"\n")
+        texts = tail.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n")
+        numbered = zip(range(last - len(texts) + 1, last + 1), texts, strict=True)
+        pieces = ((number, piece) for number, text in numbered for piece in text.split(b"\r"))
+        parts = [(number, part) for number, piece in pieces for part in _records(piece) if part.strip()]
+        lines = []
+        for number, part in ((number, part.decode("utf-8", "replace")) for number, part in parts[-TAIL_LINES:]):
+            line = self._sources.read(part[:LONGEST], tail)
+            self._order += 1
+            line.file, line.number, line.order, line.front = file.shown, number, self._order, None
+            line.text, line.raw = line.text[:LONGEST], plain(part)[:LONGEST]
+            lines.append(line)
+        return lines
 
     def _text(self, file: Input) -> Iterator[bytes]:
         """As UTF-8, or whatever else holds ASCII."""
@@ -184,18 +209,24 @@ class Reader:
             else:
                 offset = start + sum(map(len, segments[before:at])) + at - before
                 before, start, number = at, offset, number + block.count(b"\n", start, offset)
-            raw, maybe, asked = segments[at], with_words.get(shapes[at], ()), self._wanted > 0
-            self._wanted -= asked
-            if self._is_dull(raw, number, bool(maybe)) or self._is_copy(raw, number, asked):
-                continue
-            text = raw.decode("utf-8", "replace")
-            held = [word for word in maybe if word in text]
-            wanted = [word for word in held if word in self._words]
-            if wanted or asked:
-                self._skips = at == torn
-                yield _Found(number, raw, text, wanted, asked)
-            elif held:
-                self._sources.read(text, block)
+            for raw in _records(segments[at]):
+                if found := self._of_record(raw, number, with_words.get(shapes[at], ()), block):
+                    self._skips = at == torn
+                    yield found
+
+    def _of_record(self, raw: bytes, number: int, maybe: Sequence[str], block: bytes) -> "_Found | None":
+        asked = self._wanted > 0
+        self._wanted -= asked
+        if self._is_dull(raw, number, bool(maybe)) or self._is_copy(raw, number, asked):
+            return None
+        text = raw.decode("utf-8", "replace")
+        held = [word for word in maybe if word in text]
+        wanted = [word for word in held if word in self._words]
+        if wanted or asked:
+            return _Found(number, raw, text, wanted, asked)
+        if held:
+            self._sources.read(text, block)
+        return None
 
     def _is_copy(self, raw: bytes, number: int, asked: bool) -> bool:
         """Whether it says nothing new; if so, it is remembered as the last one."""
@@ -240,9 +271,12 @@ class Reader:
         yield from _each(rare)
 
     def _lines(self, file: Input, segment: "_Found", block: bytes) -> Iterator[Line]:
-        """Two, where two writers' text is on one line, and both hold words."""
+        """Two, where two writers' text is on one line, and both hold words or are requested."""
         line = self._sources.read(segment.text, block)
-        parts = [part for part in (line.front, line) if part and any(word in part.text for word in segment.words)]
+        parts = [
+            part for part in (line.front, line)
+            if part and (any(word in part.text for word in segment.words) or (segment.asked and part is line))
+        ]  # fmt: skip
         for part in parts or [line]:
             self._parts += 1
             yield self._completed(part, file, segment, block)
@@ -262,6 +296,17 @@ class Reader:
         line.repeats = segment.repeats
         self._chain = Chain(line, segment.number, inherits=inherits)
         return line
+
+
+def _records(raw: bytes) -> Sequence[bytes]:
+    """The records of one physical line: a writer without newlines, or a terminal's copy, puts several on it."""
+    start = _STAMPED.match(raw)
+    if start is None:
+        return (raw,)
+    mark, between, comma, after = (re.escape(part) for part in start.groups())
+    again = rb"%b20\d\d-\d\d-\d\d%b\d\d:\d\d:\d\d%b\d*%b" % (mark, between, comma, after)
+    starts = [found.start() for found in re.finditer(again, raw)]
+    return [raw[at:end].rstrip() for at, end in zip(starts, [*starts[1:], len(raw)], strict=True)]
 
 
 def _each(rare: Mapping[tuple[str, ...], Sequence[int]]) -> list[int]:

@@ -27,6 +27,7 @@ _RANK = re.compile(
 )
 _FOLDER = re.compile(r"(?i)(?:global[-_.]?)?(?:rank|task)[-_.=]?(\d{1,7})")
 _TASK = re.compile(r"\.t(\d{1,7})\.")
+_NODE = re.compile(r"(?i)(?:\A|[_.-])((?:node|host|worker|nid|dgx)(?:-?\d{1,6}|-[a-z]))(?![a-z\d])")
 _INIT = re.compile(r"\bcomm \S{1,40} rank (\d{1,7}) n[rR]anks (\d{1,7})\b(?!.{0,400}\bparent )")
 _NUMBERED = re.compile(rb" *(\d{1,6}): ")
 _NAMED = re.compile(rb"([A-Za-z][\w.-]{0,120})(?<!Error)(?<!Exception): ")
@@ -88,6 +89,9 @@ class Sources:
         folder, name = os.path.split(path)
         task = _TASK.search(name) or _RANK.search(name) or _FOLDER.fullmatch(os.path.basename(folder))
         self._task = int(task[1]) if task else None
+        node = _NODE.search(name)
+        self._node = node[1] if node else ""
+        """From the file's name, until a line names another."""
         self._speakers: dict[int, tuple[str, int]] = {}
         self._tasks_are_ranks = True
         self._block, self._habit = b"", Habit()
@@ -100,6 +104,9 @@ class Sources:
         line = prefixes.strip(text, self._habit)
         if line.task is None:
             line.task = self._task
+        if line.node not in ("", self._node):
+            self._node = ""
+        line.node = line.node or self._node
         if line.task is not None and not self._looked:
             self._scan_block(block)
         self._doubt(line)

@@ -79,7 +79,7 @@ def _appendix(report: Report) -> dict[str, Any]:
     unread = [(file.file, file.why) for file in report.explained.unread] if report.explained else []
     return {
         "checks": plotted.table(["status", "check", "seconds", ""], rows, "checks"),
-        "pictures": "\n".join(console.pictures(report)), "outcomes": [*_outcomes(report.checks)][:STACKS],
+        "pictures": "\n".join(console.pictures(report, page=True)), "outcomes": [*_outcomes(report.checks)][:STACKS],
         "options": sorted(report.options.items()), "command": " ".join(report.command), "unread": unread[:100],
         "overview": "\n".join(report.checkpoint.overview if report.checkpoint else ()),
     }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import drawn
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, behind_an_uplink, cluster, needs_hosts
 from tests.on_hosts import ranks_on
@@ -47,7 +48,7 @@ def told_as(finished: Finished, *names: str) -> None:
 
 
 def picture(finished: Finished, check: str) -> str:
-    return "\n".join(finished.check(check)["picture"])
+    return "\n".join(drawn.of(finished.check(check)))
 
 
 @pytest.mark.more
@@ -56,7 +57,8 @@ def test_a_host_that_sends_slowly(tmp_path: Path) -> None:
         hosts[2].slow_down(RATE)
         finished = run_on(tmp_path, hosts, 1, "rails", "pairs")
     told_as(finished, "rails_slow_node", "pairs_slow_node")
-    marked = [line.split()[1] for line in finished.check("comm.pairs")["picture"] if "!" in line.partition("(")[0]]
+    lines = picture(finished, "comm.pairs").splitlines()
+    marked = [line.split()[0] for line in lines if "!" in line.partition("(")[0]]
     assert marked == ["host-c"] and picture(finished, "comm.rails").count("!") == 2, finished.told()
 
 

@@ -10,7 +10,9 @@ from preflight import testing
 from preflight.check import Run
 from preflight.checks.comm import nodes, pairs, rails
 from preflight.checks.comm.shared import meetings
+from tests import drawn
 from tests.checks.comm.made_links import job, nodes_of, of_nodes, of_pairs, of_rails
+from tests.history import past
 
 MANY = 512
 BOTH = [(rails, of_rails), (pairs, of_pairs)]
@@ -62,7 +64,7 @@ def test_of_512_nodes_a_slow_rail_is_named(module: ModuleType, made: Any) -> Non
 
 
 @pytest.mark.parametrize(("module", "made"), BOTH)
-@pytest.mark.parametrize("way", ["sends", "receives", "both"])
+@pytest.mark.parametrize("way", ["sends", "receives", pytest.param("both", marks=pytest.mark.more)])
 def test_of_512_nodes_a_slow_card_is_named(module: ModuleType, made: Any, way: str) -> None:
     def slow(a: int, b: int, rail: int) -> float:
         ends = {"sends": (a,), "receives": (b,), "both": (a, b)}[way]
@@ -245,18 +247,12 @@ def test_a_job_on_one_node_has_a_slow_pair() -> None:
 # Baseline, facts, pictures
 
 
-def with_baseline(module: ModuleType, before: dict[int, Any], now: dict[int, Any], width: int) -> list[str]:
-    made = job(len(now) // width, width)
-    facts = {f"baseline:{module.__name__.removeprefix('preflight.checks.')}": before}
-    run = Run(made, tuple(now), {}, {}, lambda id_: facts.get(id_, {}))
-    return [found.message for found in module.judge(now, run)]
-
-
-def test_links_that_are_all_slower_than_in_the_baseline_are_told() -> None:
-    before, halved = of_rails(4, 2), of_rails(4, 2, lambda *_: 0.5)
-    assert with_baseline(rails, before, before, 2) == []
-    (told,) = with_baseline(rails, before, halved, 2)
-    assert told == "links have a median of 20 GB/s, 50% of the baseline's; expected about 40 GB/s"
+@pytest.mark.parametrize(("module", "made"), BOTH)
+def test_links_that_are_all_slower_than_in_the_baseline_are_told(module: ModuleType, made: Any) -> None:
+    before, halved, placed = made(4, 2), made(4, 2, lambda *_: 0.5), job(4, 2)
+    assert past.slower(module, before, before, placed) == []
+    (told,) = past.slower(module, before, halved, placed)
+    assert told == "rate of a link 20 GB/s is 50% of 40, the baseline's (spread 0.0%), expected at least 80%"
 
 
 def test_facts_stay_small() -> None:
@@ -267,25 +263,27 @@ def test_facts_stay_small() -> None:
     assert partners == 20 and len(json.dumps([[1234, 0.0012345]] * partners)) < 500
 
 
-def drawn(module: ModuleType, facts: dict[int, Any], width: int) -> list[str]:
+def picture(module: ModuleType, facts: dict[int, Any], width: int, columns: int) -> list[str]:
     made = job(len(facts) // width, width)
-    return list(module.draw(facts, Run(made, tuple(facts), {})))
+    return drawn.lines(module, facts, Run(made, tuple(facts), {}), columns)
 
 
 @pytest.mark.parametrize(("module", "made"), [*BOTH, (nodes, lambda size, width, *_, **_more: of_nodes(size, width))])
 @pytest.mark.parametrize("size", [2, 4, 40, MANY])
-def test_pictures_fit_and_show_what_is_slow(module: ModuleType, made: Any, size: int) -> None:
-    lines = drawn(module, made(size, 4, lambda a, *_: 0.1 if a == 1 and size > 2 else 1.0, noise=0.1), 4)
-    assert 2 <= len(lines) <= 100 and max(map(len, lines)) <= 114
+@pytest.mark.parametrize("columns", [74, 114, 194])
+def test_pictures_fit_and_show_what_is_slow(module: ModuleType, made: Any, size: int, columns: int) -> None:
+    facts = made(size, 4, lambda a, *_: 0.1 if a == 1 and size > 2 else 1.0, noise=0.1)
+    lines = picture(module, facts, 4, columns)
+    assert 2 <= len(lines) <= 32 and max(map(len, lines)) <= columns
     if module is not nodes and size > 2:
         (row,) = [line for line in lines if "node-1 " in line]
         assert "!" in row or "1" in row.split("node-1 ")[1], row
 
 
 def test_a_picture_of_many_nodes_marks_the_slow_row_only() -> None:
-    lines = drawn(pairs, of_pairs(40, 1, lambda a, *_: 0.3 if a == 7 else 1.0), 1)
-    slow = [line for line in lines[1:] if any(c in line.split("  ", 1)[1] for c in "0123456789")]
-    assert len(slow) == 1 and slow[0].startswith("node-7 ") and slow[0].count("3") == 12, slow  # of its partners
+    lines = picture(pairs, of_pairs(40, 1, lambda a, *_: 0.3 if a == 7 else 1.0), 1, 74)
+    slow = [line for line in lines if "!" in line and line.startswith("node-")]
+    assert len(slow) == 1 and slow[0].startswith("node-7 ") and slow[0].count("!") == 12, slow  # of its partners
 
 
 # Who meets whom

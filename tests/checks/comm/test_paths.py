@@ -12,24 +12,29 @@ import pytest
 from preflight import testing
 from preflight.check import NotApplicable, Skip
 from preflight.checks.comm import paths
-from preflight.checks.comm.paths import AS_IT_IS, NETWORK, RUNS
+from preflight.checks.comm.paths import timed, ways
+from preflight.checks.comm.paths.timed import RUNS
+from preflight.checks.comm.paths.ways import AS_IT_IS, NETWORK
 from tests import made, running
 from tests.checks.comm import at_work
 from tests.faults import ELSEWHERE
 from tests.running import Finished
 
-NVLS, P2P = list(paths.VARIANTS)[1:3]
+NVLS, P2P = list(ways.VARIANTS)[1:3]
 
 
-def run(folder: Path, path: str, *, of: int | None = None, facts: bool = False) -> Finished:
+def run(
+    folder: Path, path: str, *, of: int | None = None, facts: bool = False, only: str = "comm.paths", world: int = 2,
+    deadline_s: float = 60, **more: str,
+) -> Finished:  # fmt: skip
     """`path`: as in tests/nccl_at_work; `of`: on this rank only."""
     environ = at_work.written(folder, {}, {})
     (folder / "report").mkdir()
-    ranks = [{**rank, **environ} for rank in running.plain_ranks(2)]
+    ranks = [{**rank, **environ, **more} for rank in running.plain_ranks(world)]
     for rank in ranks if of is None else ranks[of : of + 1]:
         rank["PREFLIGHT_TEST_PATH"] = path
-    more = ("--json", str(folder / "report" / "report.json"), "--facts") if facts else ()
-    return running.run_ranks(folder / "report", ranks, "--only", "comm.paths", *more, deadline_s=60)
+    shown = ("--json", str(folder / "report" / "report.json"), "--facts") if facts else ()
+    return running.run_ranks(folder / "report", ranks, "--only", only, *shown, deadline_s=deadline_s)
 
 
 def test_a_way_that_is_slow_is_found_by_leaving_it_out(tmp_path: Path) -> None:
@@ -48,17 +53,55 @@ def test_a_way_that_hangs_is_found_by_leaving_it_out(tmp_path: Path) -> None:
     assert finished.left_over == [], finished.told()
 
 
+def first_fails(folder: Path, row: str, path: str, **more: Any) -> str:
+    """The message, where a job's first all-reduce fails in this way, and comm.init says where to look."""
+    finished = run(folder, path, only="comm.init,comm.paths", deadline_s=120, PREFLIGHT_TEST_INIT_S="6", **more)
+    told, fault = finished.told(), ELSEWHERE[row]
+    (found,) = (finding for finding in finished.findings() if finding["code"] == "comm.paths.broken")
+    assert fault.is_told_by(finished.findings()) and fault.says in found["message"], told
+    assert fault.culprit.items() <= found["where"].items() and finished.left_over == [], told
+    (init,) = (finding for finding in finished.findings() if finding["code"].startswith("comm.init."))
+    assert "comm.paths.broken" in init["fix"] and "between the nodes" not in init["fix"], told
+    return str(found["message"])
+
+
+@pytest.mark.parametrize(
+    ("row", "switch"),
+    [
+        ("first_p2p", "NCCL_P2P_DISABLE=1 1000 0"),
+        ("first_shm", "NCCL_SHM_DISABLE=1 1000 0"),
+        pytest.param("first_cumem", "NCCL_CUMEM_HOST_ENABLE=0 1000 0", marks=pytest.mark.more),
+        pytest.param("first_hangs_in_plugin", "NCCL_NET_PLUGIN=none 1000 0", marks=pytest.mark.more),
+        pytest.param("first_hangs_on_interface", "NCCL_SOCKET_IFNAME=lo 1000 0", marks=pytest.mark.more),
+        ("first_wrong", "NCCL_P2P_DISABLE=1 wrong 0"),
+    ],
+)
+def test_a_first_collective_that_fails_is_tried_without_each_way(row: str, switch: str, tmp_path: Path) -> None:
+    first_fails(tmp_path, row, switch)
+
+
+def test_of_four_gpus_the_pair_is_named(tmp_path: Path) -> None:
+    text = first_fails(tmp_path, "first_pair", "NCCL_P2P_DISABLE=1 1000 0 1,3", world=4)
+    assert "of 6 pairs of GPUs 1 cannot do it: GPUs 1 and 3 of " in text, text
+
+
+@pytest.mark.more
+def test_what_hangs_from_a_mebibyte_on_leaves_time_to_say_why(tmp_path: Path) -> None:
+    """The search comes at once, before the other collectives, which would take all the time."""
+    only = "comm.init,comm.all_reduce,comm.all_gather,comm.paths"
+    finished = run(tmp_path, "NCCL_P2P_DISABLE=1 1000", only=only, deadline_s=110)
+    assert ELSEWHERE["hangs_when_large"].is_told_by(finished.findings()), finished.told()
+    ended = [check["check"] for check in finished.report["checks"]]
+    assert ended.index("comm.paths") < ended.index("comm.all_reduce"), finished.told()
+
+
 @pytest.mark.more
 def test_where_every_way_hangs_all_share_one_deadline(tmp_path: Path) -> None:
-    """Of eight processes four have their time, and no way is said to be better than another."""
+    """And no way is said to be better than another."""
     finished = run(tmp_path, "NCCL_NO_SUCH=1 1000", of=1, facts=True)
     (found,) = finished.findings()
     assert found["code"] == "comm.paths.broken", finished.told()
-    assert "and no variant with disabled transports worked twice" in found["message"], finished.told()
-    for reading in finished.check("comm.paths")["facts"]:
-        failed = [timing["failed"] for timing in reading["facts"]["timings"]]
-        assert "no answer within" in failed[0] and failed[4] == paths.NO_TIME, finished.told()
-        assert failed[5:] == [paths.NOT_AGAIN] * 3, finished.told()
+    assert "and in no other way (over sockets only and over loopback)" in found["message"], finished.told()
     assert finished.left_over == [], finished.told()
 
 
@@ -84,7 +127,9 @@ def judged(
         {"variant": variant, "seconds": value, "failed": "" if value else failed}
         for variant, value in zip(RUNS, times, strict=True)
     ]
-    facts: dict[int, Any] = {rank: {"bytes": paths.SIZE, "timings": timings} for rank in range(2)}
+    facts: dict[int, Any] = {
+        rank: {"bytes": timed.SIZE, "timings": timings, "trials": [], "pairs": []} for rank in range(2)
+    }
     found = testing.judge(paths, facts, nodes={"a": [0], "b": [1]}, backend="nccl")
     return [(f"{each['severity']} {each['code'].rpartition('.')[2]}", each["message"]) for each in found]
 
@@ -128,7 +173,7 @@ def test_what_is_quicker_once_is_not_told() -> None:
 
 def test_each_variant_turns_more_off() -> None:
     """In variables that env.variables knows, and that a job's own environment does not win over."""
-    settings = list(paths.VARIANTS.values())
+    settings = list(ways.VARIANTS.values())
     assert all(before.items() < after.items() for before, after in itertools.pairwise(settings))
     assert not settings[0] and not set(settings[-1]) & set(os.environ)
 

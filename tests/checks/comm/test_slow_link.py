@@ -15,7 +15,11 @@ from tests.running import PLUGINS, ROOT, SMALL
 pytestmark = [pytest.mark.hosts, needs_hosts]
 LINKS = ("rails", "pairs")
 ONLY = ("--only", ",".join(f"comm.{name}" for name in (*SWEEPS, *LINKS)))
-FLOORS = [word for name in SWEEPS for word in ("--set", f"comm.{name}.min_gb_per_s=0.015")]
+FLOORS = [
+    word for name in SWEEPS for what in ("min_gb_per_s=0.015", "baseline_share=0.5")
+    for word in ("--set", f"comm.{name}.{what}")
+]  # fmt: skip
+"""A loaded machine makes the sound run slow, too: the links at 80 Mbit/s may keep more of that than 0.05."""
 SHORT = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "short_sweeps", ROOT, PLUGINS)))}
 
 
@@ -39,7 +43,7 @@ def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_lin
         assert row.is_told_by(mine) and all(finding["where"] == {} for finding in mine), slow.told()
         assert len(mine) == len(row.finds) and "1 MiB took" in mine[0]["message"], slow.told()
         assert f"expected at least 15 MB/s (comm.{name}.min_gb_per_s)" in mine[1]["message"], slow.told()
-        assert "of the baseline's" in mine[2]["message"], slow.told()
+        assert "the baseline's (spread" in mine[2]["message"], slow.told()
     for name in LINKS:
         mine = [finding for finding in found if finding["code"].startswith(f"comm.{name}.")]
         assert ELSEWHERE[f"{name}_slower"].is_told_by(mine) and mine[0]["where"] == {}, slow.told()
@@ -50,7 +54,7 @@ def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_lin
 EQUALLY = ("--only", "comm.all_reduce,comm.rails")
 
 
-@pytest.mark.parametrize("sick", ["both", "one"])
+@pytest.mark.parametrize("sick", [pytest.param("both", marks=pytest.mark.more), "one"])
 def test_the_fix_of_a_slow_collective_says_what_the_links_of_this_run_have_shown(sick: str, tmp_path: Path) -> None:
     """Where all links are alike there is none to look for; where one is slow the fix names what found it."""
     with cluster(2 if sick == "both" else 3) as hosts:

@@ -7,7 +7,7 @@ import pytest
 
 from preflight.checks.comm import all_reduce
 from preflight.checks.comm.shared.readings import SmallerGroup
-from preflight.checks.comm.shared.smaller_groups import TIMES, culprit, next_parts, told
+from preflight.checks.comm.shared.smaller_groups import TIMES, culprit, next_parts, tried_groups
 from tests.checks.comm.test_verdict import judged, sound, wrong_on
 
 
@@ -15,7 +15,7 @@ def tried(members: tuple[int, ...], is_wrong: Callable[[tuple[int, ...]], bool])
     found: list[SmallerGroup] = []
     while parts := next_parts(members, found):
         assert sorted(sum(parts, ())) == [*members] and all(parts)
-        more = told(parts, [[len(part) > 1 and is_wrong(part) for _ in range(TIMES)] for part in parts])
+        more = tried_groups(parts, [[len(part) > 1 and is_wrong(part) for _ in range(TIMES)] for part in parts])
         if more is None:
             return []
         found += more

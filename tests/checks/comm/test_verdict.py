@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from preflight import testing
-from preflight.check import Job, Outcome, Run
+from preflight.check import Job, Node, Outcome, Run
 from preflight.checks.comm import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, send_recv
 from preflight.checks.comm.all_reduce import straggler
 from preflight.checks.comm.shared import expected, judge_collective
 from preflight.checks.comm.shared.operations import OPERATIONS
 from preflight.checks.comm.shared.readings import Whose, Wrong, nominal
 from preflight.planning import registry
+from tests.history import past
 from tests.large import timed
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -270,44 +271,66 @@ def test_a_type_that_the_backend_lacks_is_not_slow() -> None:
     assert judged(all_reduce, facts, outcomes=skipped) == []
 
 
-def run_of(world: int, then: dict[int, Any], backend: str = "nccl", share: float = 0.0) -> Run:
-    options = {judge_collective.BASELINE_SHARE: share}
-    asked = {"baseline:comm.all_gather": then}
-    return Run(Job("env", world, backend, ()), tuple(range(world)), {}, options, lambda id_: asked.get(id_, {}))
+def larger(facts: dict[int, Any]) -> dict[int, Any]:
+    """Messages of 64 KiB and 64 MiB."""
+    for reading in facts.values():
+        reading["sizes"] = [{**size, "bytes": 64 * size["bytes"]} for size in reading["sizes"]]
+    return facts
+
+
+def of_ranks(world: int, backend: str = "nccl") -> Job:
+    return Job("env", world, backend, (Node("node-0", 0, tuple(range(world))),))
 
 
 @pytest.mark.parametrize(
-    ("backend", "now_s", "found"), [("nccl", 0.012, 0), ("nccl", 0.013, 1), ("gloo", 0.019, 0), ("gloo", 0.021, 1)]
+    ("backend", "now_s", "found"), [("nccl", 0.012, 0), ("nccl", 0.013, 1), ("gloo", 0.19, 0), ("gloo", 0.21, 1)]
 )
 def test_a_collective_slower_than_in_the_baseline(backend: str, now_s: float, found: int) -> None:
-    findings = [*all_gather.judge(sound(4, seconds=now_s), run_of(4, sound(4), backend))]
-    assert [finding.code for finding in findings] == [judge_collective.SLOWER_THAN_BASELINE] * found
-    for finding in findings:
-        assert (
-            finding.message.startswith(f"1 MiB fp32: busbw {'60' if now_s == 0.013 else '37'}.") and not finding.where
-        )
+    before, now, job = larger(sound(4)), larger(sound(4, seconds=now_s)), of_ranks(4, backend)
+    told = past.slower(all_gather, before, now, job)
+    assert len(told) == found
+    least = {"nccl": 80, "gloo": 5}[backend]
+    for message in told:
+        assert message.startswith("64 MiB fp32 busbw ") and f"expected at least {least}%; 1 more of its" in message
+
+
+@pytest.mark.parametrize(("now_s", "found"), [(0.019, 0), (0.021, 1)])
+def test_small_messages_may_vary_more(now_s: float, found: int) -> None:
+    assert len(past.slower(all_gather, sound(4), sound(4, seconds=now_s), of_ranks(4))) == found
 
 
 def test_the_share_of_the_baseline_is_an_option() -> None:
-    assert [*all_gather.judge(sound(4, seconds=0.03), run_of(4, sound(4), share=0.3))] == []
+    now, job = sound(4, seconds=0.03), of_ranks(4)
+    assert past.slower(all_gather, sound(4), now, job, baseline_share=0.3) == []
+    assert len(past.slower(all_gather, sound(4), sound(4, seconds=0.012), job, baseline_share=0.9)) == 1
 
 
-def test_the_slowest_rank_counts_and_the_type_that_lost_most_is_told() -> None:
+def test_the_median_rank_counts_and_the_type_that_lost_most_is_told() -> None:
     facts = sound(4)
-    facts[2]["sizes"][2]["seconds"] = 0.02
-    facts[3]["sizes"][3]["seconds"] = 0.03
-    (found,) = all_gather.judge(facts, run_of(4, sound(4)))
-    assert found.message == (
-        "1 MiB bf16: busbw 26.2 MB/s, expected at least 62.9 MB/s (0.8 of the baseline's 78.6 MB/s)"
+    facts[3]["sizes"][2]["seconds"] = 0.1
+    assert past.slower(all_gather, sound(4), facts, of_ranks(4)) == []
+    for reading in facts.values():
+        reading["sizes"][2]["seconds"], reading["sizes"][3]["seconds"] = 0.025, 0.03
+    judged = past.judged(all_gather, sound(4), facts, of_ranks(4))["findings"]
+    (found,) = judged
+    assert (found["severity"], found["code"], found["where"]) == ("warn", "comm.all_gather.slower_than_baseline", {})
+    assert found["message"] == (
+        "1 MiB bf16 busbw 0.0262 GB/s is 33% of 0.0786, the baseline's (spread 0.0%), expected at least 50%; "
+        "1 more of its figures are slower"
     )
+    assert found["fix"].startswith("Run preflight diff")
 
 
-def test_what_the_baseline_has_not_measured_is_not_compared() -> None:
+def test_runs_are_compared_at_the_largest_message_that_both_measured() -> None:
     then = sound(4, seconds=0.0001)
-    for of_rank in then.values():
-        of_rank["sizes"] = [size for size in of_rank["sizes"] if size["bytes"] == 7]
-    assert [*all_gather.judge(sound(4), run_of(4, then))] == []
-    assert [*all_gather.judge(sound(1), run_of(1, sound(1, seconds=0.0001)))] == []
+    for reading in then.values():
+        reading["sizes"] = [size for size in reading["sizes"] if size["bytes"] == KIB]
+    (told,) = past.slower(all_gather, then, sound(4), of_ranks(4))
+    assert told.startswith("1 KiB ")
+    for reading in then.values():
+        reading["sizes"] = [{**size, "bytes": 7 * KIB} for size in reading["sizes"]]
+    assert past.slower(all_gather, then, sound(4), of_ranks(4)) == []
+    assert past.slower(all_gather, sound(1, seconds=0.0001), sound(1), of_ranks(1)) == []
 
 
 def test_slower_than_the_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,15 +341,16 @@ def test_slower_than_the_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
         return expected.ExpectedBusbw(0.1, (0.12, 0.2), "made up")
 
     monkeypatch.setattr(expected, "busbw", busbw)
-    (found,) = all_gather.judge(sound(4), run_of(4, {}))
+    run = Run(of_ranks(4), tuple(range(4)), {})
+    (found,) = all_gather.judge(sound(4), run)
     assert (found.severity, found.code, found.where) == ("warn", judge_collective.BELOW_EXPECTED, {})
     assert found.message == (
         "1 MiB fp32: busbw 78.6 MB/s, expected at least 100 MB/s (usual are 120 MB/s to 200 MB/s: made up)"
     )
     assert asked == [("all_gather", MIB)]
-    assert [*all_gather.judge(sound(4, seconds=0.007), run_of(4, {}))] == []  # less than usual, and not too little
-    assert [*all_gather.judge(sound(4, seconds=0.001), run_of(4, {}))] == []  # faster than usual is normal: NVLS
-    assert [*all_gather.judge(sound(1), run_of(1, {}))] == []
+    assert [*all_gather.judge(sound(4, seconds=0.007), run)] == []  # less than usual, and not too little
+    assert [*all_gather.judge(sound(4, seconds=0.001), run)] == []  # faster than usual is normal: NVLS
+    assert [*all_gather.judge(sound(1), Run(of_ranks(1), (0,), {}))] == []
 
 
 # Figures

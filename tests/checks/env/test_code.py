@@ -62,7 +62,7 @@ def test_a_current_folder_that_was_deleted_has_no_code(tmp_path: Path, monkeypat
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert of_repository(code.here())["commit"] is None
+    assert of_repository(code.current_folder())["commit"] is None
 
 
 def edit(repository: Path) -> None:

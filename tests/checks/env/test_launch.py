@@ -13,7 +13,7 @@ from preflight.check import Job, Node, Run
 from preflight.checks.env import launch
 from preflight.checks.env.launch import Facts, places
 from preflight.planning import registry
-from tests import made, running
+from tests import drawn, made, running
 from tests.faults import ELSEWHERE
 
 PORT = "29500"
@@ -210,18 +210,20 @@ def test_the_summary_counts(facts: dict[int, Facts], sizes: tuple[int, ...], sum
     assert launch.summarize(facts, Run(job, tuple(facts), {})) == summary
 
 
-def drawn(facts: dict[int, Facts], nodes: Mapping[str, Iterable[int]], backend: str = "nccl") -> list[str]:
+def table(facts: dict[int, Facts], nodes: Mapping[str, Iterable[int]], backend: str = "nccl") -> list[str]:
     placed = tuple(Node(name, number, tuple(ranks)) for number, (name, ranks) in enumerate(nodes.items()))
-    return list(launch.draw(facts, Run(Job("env", len(facts), backend, placed), tuple(facts), {})))
+    title, *lines = drawn.lines(launch, facts, Run(Job("env", len(facts), backend, placed), tuple(facts), {}))
+    assert title == "where the ranks are"
+    return lines
 
 
 def cells(facts: dict[int, Facts], nodes: Mapping[str, Iterable[int]], backend: str = "nccl") -> list[list[str]]:
     """Without the heading."""
-    return [re.split(" {2,}", line) for line in drawn(facts, nodes, backend)[1:]]
+    return [re.split(" {2,}", line) for line in table(facts, nodes, backend)[1:]]
 
 
 def test_nodes_that_are_alike_are_one_line_of_the_table() -> None:
-    assert drawn(by_torchrun(*[8] * 1024), on_nodes(*[8] * 1024)) == [
+    assert table(by_torchrun(*[8] * 1024), on_nodes(*[8] * 1024)) == [
         "ranks  node                             local ranks  GPUs",
         "0-7    node-0 and 1,023 others like it  0-7          0-7",
     ]
@@ -250,7 +252,7 @@ def test_without_gpus_the_table_has_none_and_a_cyclic_one_stays_narrow() -> None
 
 
 def test_a_table_of_many_kinds_ends() -> None:
-    lines = drawn(by_torchrun(*range(1, 31)), on_nodes(*range(1, 31)))
+    lines = table(by_torchrun(*range(1, 31)), on_nodes(*range(1, 31)))
     assert len(lines) == 18 and lines[-1] == "14 nodes of 14 other kinds not shown"
 
 

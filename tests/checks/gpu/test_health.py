@@ -289,7 +289,7 @@ def test_a_stranger_is_told_with_name_user_and_age(stranger: int) -> None:
     holder = processes.holders([stranger])[str(stranger)]
     assert (holder["name"], holder["user"], holder["ours"]) == ("sleep", psutil.Process().username(), False)
     words = rf"sleep \(pid {stranger}, user \S+, for \d+ s, 2 GiB\)"
-    assert re.fullmatch(words, processes.told(stranger, holder, 2 * GIB))
+    assert re.fullmatch(words, processes.describe(stranger, holder, 2 * GIB))
 
 
 def test_our_own_are_told_from_strangers(stranger: int) -> None:

@@ -60,7 +60,7 @@ def test_the_odd_one_of_512_nodes_is_found_and_it_is_quick(check: str, tmp_path:
     start = time.process_time()
     facts = {
         id_: {node: on_node((odd if node == ODD else sound)[id_], node) for node in range(NODES)}
-        for id_ in (check, *module.PLAN.reads)
+        for id_ in (check, *module.PLAN.after)
     }
     reading = time.process_time() - start
     run = Run(JOB, tuple(range(NODES)), {}, {}, facts.__getitem__)

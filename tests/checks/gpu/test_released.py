@@ -142,7 +142,8 @@ class Ends:
     def _facts(self, check: str, values: Callable[[Values], Any], gpus: dict[str, Values]) -> dict[int, Values]:
         found = {}
         for node in range(self.nodes):
-            looked = {uuid: values(gpu) for uuid, gpu in gpus.items() if uuid.startswith(f"GPU-{node}-")}
+            uuids = [uuid for gpu in range(8) if (uuid := f"GPU-{node}-{gpu}") in gpus]
+            looked = {uuid: values(gpus[uuid]) for uuid in uuids}
             look = {"gpus": looked, "troubles": self.troubles.get(check, []) if node == 0 else [], "notes": {}}
             found[node] = {"look": look, "up_s": 1000.0, "left": []}
         return found

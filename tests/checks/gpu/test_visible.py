@@ -1,6 +1,6 @@
 import pytest
 
-from preflight.checks.gpu.inventory import visible
+from preflight.checks.gpu import inventory
 
 A, B, C = "GPU-aaaa1111", "GPU-aabb2222", "GPU-cccc3333"
 MIG = "MIG-dddd4444"
@@ -27,14 +27,19 @@ MIG = "MIG-dddd4444"
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_devices_are_chosen_as_cuda_does(wanted: str | None, shown: list[str]) -> None:
-    assert visible.chosen([A, B, C], wanted)[0] == shown
+    assert inventory.shown_by_cuda([A, B, C], wanted)[0] == shown
 
 
 def test_the_entry_at_which_cuda_stops_is_told() -> None:
-    assert [visible.chosen([A, B], wanted)[1] for wanted in (None, "0,1", "0,7,1", "GPU-x", "-1", "²")] == [
+    assert [inventory.shown_by_cuda([A, B], wanted)[1] for wanted in (None, "0,1", "0,7,1", "GPU-x", "-1", "²")] == [
         "", "", "7", "GPU-x", "-1", "²",
     ]  # fmt: skip
 
 
 def test_without_gpus_none_is_chosen() -> None:
-    assert visible.chosen([], None)[0] == visible.chosen([], "0")[0] == visible.chosen([], A)[0] == []
+    assert (
+        inventory.shown_by_cuda([], None)[0]
+        == inventory.shown_by_cuda([], "0")[0]
+        == inventory.shown_by_cuda([], A)[0]
+        == []
+    )

@@ -19,7 +19,7 @@ import pytest
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, cluster, known, needs_hosts
 from tests.on_hosts import PORT, found_as, ranks_on
-from tests.running import Finished, environment
+from tests.running import Finished
 from tests.test_sound import is_silent
 
 ONLY = ("--only", "net.mesh")
@@ -161,44 +161,6 @@ def test_what_bulk_data_loses_in_a_short_queue_is_no_loss(two: list[Host], tmp_p
         host.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1gbit", "burst", "64kb", "limit", "100kb")
     is_silent(ranks_on(tmp_path, two, *ONLY), 2, ["net.mesh"])
     assert lost_in_bulk(tmp_path) > 10, "the first look saw it"
-
-
-ALTERED = """
-import socket, struct, sys, time
-to = socket.inet_aton(sys.argv[1])
-line = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
-while True:
-    line.sendto(struct.pack("!HHIIBBHHH", 40000, 40001, 1, 1, 5 << 4, 16, 1000, 12345, 0) + bytes(64), (sys.argv[1], 0))
-    time.sleep(0.002)  # beside the meeting, from before its start to its end
-"""
-
-
-def test_packets_that_arrive_altered_name_the_one_host_that_counts_them(three: list[Host], tmp_path: Path) -> None:
-    with subprocess.Popen(three[0].command([sys.executable, "-c", ALTERED, three[1].address])) as sender:
-        try:
-            finished = ranks_on(tmp_path, three, *ONLY)
-        finally:
-            sender.kill()
-    found_as("mesh_checksum", finished)
-
-
-def test_an_interface_that_counts_errors_is_named(three: list[Host], tmp_path: Path) -> None:
-    """No link of this machine can be made to count any: another file is read in the place of /proc/net/dev, which has
-    one more each time."""
-    plugin = tmp_path / "plugin"
-    plugin.mkdir()
-    (plugin / "sitecustomize.py").write_text(
-        "import itertools, os\n"
-        "from preflight.checks.net.mesh import counters\n"
-        "real, number = counters.read, itertools.count(0, 50)\n"
-        "def read(path):\n"
-        "    line = f'  eth0: 1000 10 {next(number)} 0 0 0 0 0 1000 10 0 0 0 0 0 0'\n"
-        "    return line if path == '/proc/net/dev' else real(path)\n"
-        "counters.read = read\n"
-    )
-    path = os.pathsep.join((str(plugin), environment()["PYTHONPATH"]))
-    finished = ranks_on(tmp_path, three, *ONLY, environ=[{}, {"PYTHONPATH": path}, {}])
-    found_as("mesh_damaged", finished)
 
 
 def test_a_host_behind_a_full_link_is_far(three: list[Host], tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 from preflight import testing
 from preflight.check import Run
 from preflight.checks.node import kernel
-from preflight.checks.node.kernel import Facts, kernel_log, xids
+from preflight.checks.node.kernel import Facts, kernel_log
 from preflight.checks.node.kernel.gpudirect import Setup
 from preflight.checks.node.kernel.kernel_log import KernelLogUnreadable
+from preflight.failure_book import xids
 from tests import made
 from tests.checks.node.test_gpudirect import GPU, SWITCH, tree
 from tests.faults import ELSEWHERE
@@ -121,6 +122,18 @@ PORT = "0000:02:00.0"
          [("warn", "throttled", "")]),
         (["mlx5_core 0000:02:00.0: print_health_info:431:(pid 0): synd 0x1: firmware internal error"],
          [("warn", "nic", PORT)]),
+        (["mlx5_core 0000:02:00.0: wait_func:1135:(pid 7): MODIFY_CQ(0x403) timeout. Will cause a leak"],
+         [("warn", "nic", PORT)]),
+        (["NETDEV WATCHDOG: eth0 (bnxt_en): transmit queue 3 timed out"], [("warn", "nic", "")]),
+        (["Oops: 0002 [#1] SMP NOPTI"], [("warn", "kernel_bug", "")]),
+        (["NMI watchdog: Watchdog detected hard LOCKUP on cpu 3"], [("warn", "hung", "")]),
+        (["mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be"], [("warn", "memory_error", "")]),
+        (["python3: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL)"], [("warn", "out_of_memory", "")]),
+        (["nvme nvme0: controller is down; will reset: CSTS=0xffffffff"], [("warn", "disk", "")]),
+        (["XFS (md127): log I/O error -5"], [("warn", "disk", "")]),
+        (["LustreError: 167-0: s-MDT0000-mdc-ff: This client was evicted by s-MDT0000; in progress operations"],
+         [("warn", "file_server", "")]),
+        (["amdgpu 0000:02:00.0: amdgpu: GPU reset begin!"], [("fail", "driver", PORT)]),
         (["mlx5_core 0000:02:00.0 eth2: Link down"], []),
         (["mlx5_core 0000:02:00.0 eth2: Link down", "mlx5_core 0000:02:00.0 eth2: Link up"] * 2,
          [("warn", "link_down", PORT)]),
@@ -380,6 +393,17 @@ def test_troubles_of_the_node(tmp_path: Path) -> None:
         "NVRM: API mismatch: the client 'python3' (pid 7)\\x0aNVRM: has the version 570.86, but\\x0aNVRM: this",
     )
     is_told("kernel_troubles", nodes(tmp_path, *lines, older_s=OLDER_S))
+
+
+@needs_mounts
+def test_disks_file_servers_and_a_bug_of_the_kernel(tmp_path: Path) -> None:
+    lines = (
+        "kernel BUG at fs/ext4/inode.c:2721!",
+        "I/O error, dev nvme2n1, sector 6442712256 op 0x1:(WRITE) flags 0x1000 phys_seg 8 prio class 0",
+        "nfs: server 10.7.192.16 not responding, still trying",
+        "VFS: file-max limit 1000000 reached",
+    )
+    is_told("kernel_storage", nodes(tmp_path, *lines))
 
 
 def places(root: Path) -> str:

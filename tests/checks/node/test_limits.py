@@ -14,7 +14,7 @@ import pytest
 from preflight import testing
 from preflight.check import Run, ranges
 from preflight.checks.node import limits
-from preflight.checks.node.limits import Facts, instance
+from preflight.checks.node.limits import Facts
 from preflight.planning import registry
 from tests import made, running
 from tests.faults import ELSEWHERE
@@ -451,9 +451,9 @@ def test_the_summary_is_of_the_node_with_least() -> None:
 def test_the_type_of_a_machine_is_what_its_firmware_says(tmp_path: Path) -> None:
     folder = tmp_path / "sys" / "class" / "dmi" / "id"
     folder.mkdir(parents=True)
-    assert instance.instance_type(str(tmp_path)) is None
+    assert limits._instance_type(str(tmp_path)) is None
     types = {"p5.48xlarge\n": "p5.48xlarge", "DGXH100\n": "DGXH100", "Google Compute Engine\n": None, "\n": None,
              "Standard PC (Q35 + ICH9, 2009)\n": None, "Virtual Machine\n": None}  # fmt: skip
     for text, expected in types.items():
         (folder / "product_name").write_text(text)
-        assert instance.instance_type(str(tmp_path)) == expected
+        assert limits._instance_type(str(tmp_path)) == expected

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from preflight.checks.node.shared import process
+from preflight.checks.node.limits import process
 from tests import running
 
 CODE = """
 import json, resource
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 resource.setrlimit(resource.RLIMIT_NPROC, (3000, 3000))
-from preflight.checks.node.shared import process
+from preflight.checks.node.limits import process
 print(json.dumps([process.memlock(), process.tasks()]))
 """
 LIMITS = 'ulimit -l 64; ulimit -u 3000; exec "$@"'

@@ -8,7 +8,7 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import hybrid, pp, tp
-from preflight.checks.train.shared import parity
+from preflight.checks.train.shared import setting
 from preflight.checks.train.shared.parity import multiples
 from preflight.train_smoke.trainer.compare import Number
 from tests.checks.train.made_trainings import apart, measured, sound, spoil
@@ -187,4 +187,4 @@ RUN = Run(Job("torchrun", 4, "gloo", (Node("n", 0, (0, 1, 2, 3)),)), (0, 1, 2, 3
 )  # fmt: skip
 def test_neighbours_are_those_on_one_node(nodes: list[Any], members: Any, wanted: int) -> None:
     job = Job("torchrun", 8, "gloo", tuple(Node(f"n{at}", at, tuple(ranks)) for at, ranks in enumerate(nodes)))
-    assert parity.per_node(job, [*members]) == wanted
+    assert setting.per_node(job, [*members]) == wanted

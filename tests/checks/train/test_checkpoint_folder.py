@@ -122,7 +122,9 @@ def test_a_dead_server(tmp_path: Path) -> None:
         ("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full"),
         ("checkpoint_server_flips", {Call.READ: fuse.flipped("")}, "ddp/full"),
         ("checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full"),
-        ("checkpoint_one_shard_flips", {Call.READ: fuse.flipped("__1_0")}, "fsdp2/dcp"),
+        pytest.param(
+            "checkpoint_one_shard_flips", {Call.READ: fuse.flipped("__1_0")}, "fsdp2/dcp", marks=pytest.mark.more
+        ),
     ],
 )
 def test_a_medium_that_turns_bits_and_no_optimizer(

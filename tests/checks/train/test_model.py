@@ -11,7 +11,7 @@ from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import model
 from preflight.train_smoke.user.names import VARIANTS
-from tests import models
+from tests import drawn, models
 from tests.checks.train import on_ranks
 from tests.faults import train_model
 from tests.faults.row import Fault
@@ -264,7 +264,7 @@ def test_the_line_tells_the_effective_batch() -> None:
     told = model.summarize(facts(3, "mlp"), run)
     assert told.startswith("ddp/plain, fsdp2/plain on 3 ranks: loss ")
     assert told.endswith("2 or 3 per rank x 3 ranks = 7; linear scaling from 14 gives 0.5x the learning rate")
-    picture = "\n".join(model.draw(facts(3, "mlp"), run))
+    picture = "\n".join(drawn.lines(model, facts(3, "mlp"), run))
     assert "ddp/plain" in picture and "fsdp2/plain" in picture and "alone" in picture
 
 

@@ -474,7 +474,7 @@ def test_the_summary_of_many_variants_counts_them_and_tells_which_are_coarser() 
     )
 
 
-@pytest.mark.parametrize("quantity", ["norms", "losses"])
+@pytest.mark.parametrize("quantity", [pytest.param("norms", marks=pytest.mark.more), "losses"])
 def test_8192_unlike_ranks_are_judged_long_before_the_deadline(quantity: str) -> None:
     facts = sound(8192)
     for rank in facts:

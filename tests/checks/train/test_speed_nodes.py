@@ -75,6 +75,7 @@ def test_a_rank_whose_cgroup_has_a_quarter_of_a_core(cgroups: Callable[..., str]
     assert found["evidence"]["cause"] == "quota" and found["fix"].startswith("Raise its CPU quota: cpu.max")
 
 
+@pytest.mark.more
 @needs_hosts
 def test_a_slow_link_between_nodes_is_told_with_its_rate_and_blames_no_rank(two: list[Host], tmp_path: Path) -> None:
     """60 Mbit/s are 7.5 MB/s."""

@@ -8,17 +8,16 @@ is measured: 8 times the distance that this hardware's own roundings cause in tr
 median rank; in float32 at least 2e-5.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import (
     Action,
+    After,
     Code,
     Context,
     Finding,
-    Job,
     Level,
     Option,
     Plan,
@@ -28,6 +27,7 @@ from preflight.check import (
     option,
     ranges,
 )
+from preflight.checks.train.shared import setting
 from preflight.checks.train.shared.parity import diagnosis, divergence, expected, replicas, structure, unfit
 from preflight.checks.train.shared.parity.divergence import TrainingPair
 from preflight.checks.train.shared.parity.structure import MODEL_CHANGED
@@ -125,8 +125,7 @@ def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
         level,
         deadline_s=lambda job: deadline_s + job.world_size / 64,
         estimate_s=estimate_s,
-        needs=("comm.init", "train.alone"),
-        aside=True,
+        after=dict.fromkeys(("comm.init", "train.alone"), After.NEEDS),
     )
 
 
@@ -153,17 +152,13 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     """Runs the variants that the option names; by default the plain one, at level full all."""
     from preflight.train_smoke.strategies import training
     from preflight.train_smoke.trainer import task
-    from preflight.train_smoke.trainer.wrapped import StrategySetting
 
     known = STRATEGIES[strategy]
     names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else _unasked(strategy))
-    group = ctx.process_group()
+    among = setting.of_members(ctx)
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
-    ranks = len(ctx.members)
-    built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
-    setting = StrategySetting(group, ctx.device, ranks, ctx.part, per_node(ctx.job, ctx.members))
-    facts = training.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
+    facts = training.run(task.built_in(ctx.group_rank, among.ranks, ctx.device), strategy, names, among)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
         raise Skip(unfit.in_words(reasons))
@@ -172,12 +167,6 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
 
 def _unasked(strategy: str) -> tuple[str, ...]:
     return tuple(name for name in STRATEGIES[strategy] if name not in ON_REQUEST.get(strategy, ()))
-
-
-def per_node(job: Job, members: Sequence[int]) -> int:
-    """How many neighbors are on one node, if it is the same number on every node; else 1."""
-    runs = [len([*its]) for _, its in itertools.groupby(members, lambda rank: job.node_of(rank).node)]
-    return runs[0] if len(set(runs)) == 1 else 1
 
 
 # What it means

@@ -1,0 +1,103 @@
+"""Paths: after a finding on NCCL, which of its transports is slow or broken, found by disabling some of them.
+
+Where a first all-reduce hangs, fails or sums wrongly, sockets alone are tried, and then the job's way without P2P,
+shared memory, cuMem, NVLS, RDMA and plugins, one at a time. What helps twice, while the job's own way fails twice, is
+at fault; within a node its GPUs then meet in pairs.
+
+Where it works, the same all-reduce is timed as the job runs it, without NVLS and NVLink between nodes, without P2P, and
+over the network only; then all of it again. NCCL reads its variables once per process, so each runs in a new one, which
+may hang. If it is faster both times without a transport, that transport is at fault: NCCL chooses what should be
+fastest. There is no variable for NVLink alone: without P2P neither NVLink nor PCIe connects two GPUs. That the network
+alone is as fast proves nothing between nodes, where it limits a sound job, too.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
+
+from preflight.check import After, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, words
+from preflight.checks.comm.paths import broken, timed
+from preflight.checks.comm.paths.broken import BROKEN, NO_WAY
+from preflight.checks.comm.paths.search import LEAST_S, Found, PairTrial, Search
+from preflight.checks.comm.paths.timed import SIZE, Timing
+from preflight.checks.comm.paths.trial import Trial
+from preflight.checks.comm.paths.ways import AS_IT_IS, FIXES
+from preflight.checks.comm.shared import localize
+from preflight.checks.comm.shared.readings import MIB
+
+PARTS = (broken, timed)
+SHARES, FOR_ALL = 5, 4
+"""Of the check's deadline a process has one share at most, and all of them together have four: where every way hangs
+they do not take eight."""
+
+
+def _deadline(job: Job) -> float:
+    """30 s for each: a process makes its CUDA context, and NCCL starts. Other backends have nothing to try, which must
+    not be an error if the run has no 40 s left."""
+    return 5.0 if job.backend != "nccl" else SHARES * (30.0 + job.world_size / 64)
+
+
+PLAN = Plan(
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, fresh=True, facts_version=2,
+    after={
+        "env.launch": After.NEEDS, "comm.init": After.WHEN_BAD, "comm.transports": After.WHEN_BAD,
+        **localize.AFTER_SYMPTOMS, "net.mesh": After.WHEN_BAD | After.UNLESS_FAILED,
+    },
+)  # fmt: skip
+
+
+class Facts(TypedDict):
+    bytes: int
+    timings: list[Timing]
+    """Empty where a first all-reduce has failed."""
+    trials: list[Trial]
+    pairs: list[PairTrial]
+
+
+def measure(ctx: Context) -> Facts:
+    if ctx.job.backend != "nccl":
+        raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has transports to disable")
+    if len(ctx.members) < 2:
+        raise NotApplicable("one rank: there is no way to another")
+    patience_s = ctx.deadline_s / SHARES
+    if patience_s < LEAST_S:
+        raise Skip(f"the run has left {patience_s:.1f} s for each process, expected {LEAST_S:g} s or more")
+    end = time.monotonic() + FOR_ALL * patience_s
+    search = Search(ctx, patience_s, end)
+    if search.tried():
+        found, timings = Found(trials=search.trials, pairs=[]), timed.measured(ctx, patience_s, end)
+    else:
+        found, timings = search.run(), []
+    return {"bytes": SIZE, "timings": timings, **found}
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    first = next(iter(facts.values()))
+    if not first["timings"]:
+        yield from broken.findings({"trials": first["trials"], "pairs": first["pairs"]}, run)
+        return
+    timings = {rank: reading["timings"] for rank, reading in facts.items()}
+    if timed.seconds([*timings.values()])[AS_IT_IS]:
+        yield from timed.findings([*timings.values()])
+    else:
+        yield _fails_at_size(timings)
+
+
+def _fails_at_size(timings: Mapping[int, list[Timing]]) -> Finding:
+    """A large all-reduce has failed twice, or once where there was no time; small ones have worked."""
+    text = f"an all-reduce fails {AS_IT_IS} ({timed.why_failed(timings)})"
+    times = timed.seconds([*timings.values()])
+    works = next((variant for variant, values in times.items() if len(values) > 1), None)
+    if works is None:
+        text += ", and no variant with disabled transports worked twice"
+        return BROKEN.fail(f"{text}; expected it to work", fix=NO_WAY)
+    text += f", and takes {words.duration(max(times[works]))} {works}"
+    return BROKEN.fail(f"{text}; expected it to work", fix=FIXES[works])
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    seconds = timed.seconds([reading["timings"] for reading in facts.values()])
+    shown = [
+        f"{words.duration(min(times))} {variant}" if times else f"none {variant}" for variant, times in seconds.items()
+    ]
+    return f"an all-reduce of {next(iter(facts.values()))['bytes'] // MIB} MiB: {', '.join(shown)}"
