@@ -27,6 +27,7 @@ from preflight.hangs import blame
 from preflight.planning import registry
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Check, Source, Spec
+from preflight.results import fields, plot_fields
 from preflight.results.result import Result
 from preflight.sdk.files import core_wait_s
 
@@ -270,13 +271,21 @@ def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]
     try:
         with _ended_after(EXTRA * deadline_s(len(facts))):
             made = [plot.to_json() for plot in itertools.islice(function(facts, run), MOST_PLOTS)]
-        size = len(json.dumps(made, allow_nan=False))
-        if size > PLOTS_LIMIT:
-            raise errors.BrokenCheck(f"its plots take {size:,} bytes, expected at most {PLOTS_LIMIT:,}")
-        return made
+        text = json.dumps(made, allow_nan=False)
+        if len(text) > PLOTS_LIMIT:
+            raise errors.BrokenCheck(f"its plots take {len(text):,} bytes, expected at most {PLOTS_LIMIT:,}")
+        return _drawable(json.loads(text))
     except Exception as error:
         why = f"plot() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"
         return [plots.Table(why, (), ()).to_json()]
+
+
+def _drawable(plotted: list[Any]) -> list[dict[str, Any]]:
+    """As given. The supervisor draws them on the screen, and must not meet what cannot be drawn. Raises BrokenCheck."""
+    try:
+        return fields.items(plotted, "plots", plot_fields.plot)
+    except fields.MalformedReport as flaw:
+        raise errors.BrokenCheck(str(flaw)) from None
 
 
 @contextlib.contextmanager

@@ -81,13 +81,18 @@ def _characters(
     """All columns that fit, with a ruler of every tenth."""
     names = [_cut(plot["rows"][row]) for row in rows]
     indent = max(map(len, names)) + 2
-    columns = range(min(len(plot["columns"]), width - indent))
+    columns = range(min(len(plot["columns"]), max(1, width - indent)))
     yield " " * indent + "".join(f"{column:<10}" for column in columns[::10])[: len(columns)]
     for name, row in zip(names, rows, strict=True):
-        tenths = {place: min(9, int(10 * cells[place] / plot["usual"])) for place in slow if place[0] == row}
+        tenths = {place: _tenths(cells[place], plot["usual"]) for place in slow if place[0] == row}
         drawn = (str(tenths.get((row, column), "." if (row, column) in cells else " ")) for column in columns)
         yield f"{name:<{indent}}{''.join(drawn)}"
     yield f"columns: {plot['columns'][0]} to {plot['columns'][columns[-1]]}"
+
+
+def _tenths(value: float, usual: float) -> int:
+    """0 to 9, whatever a plugin or a changed report holds."""
+    return int(max(0, min(9, 10 * value / usual))) if usual > 0 else 0
 
 
 def _table(plot: Mapping[str, Any], width: int) -> Iterator[str]:
@@ -106,7 +111,7 @@ def _table(plot: Mapping[str, Any], width: int) -> Iterator[str]:
         place = end
     if left := len(plot["rows"]) - MOST_TABLE_ROWS:
         yield from [f"{left:,} more rows: see report.html"] if left > 0 else []
-    for line in plot["note"].splitlines():
+    for line in plot.get("note", "").splitlines():
         yield from _wrapped(line, width)
 
 

@@ -1,6 +1,7 @@
 """What the checks draw for report.html, from facts with a fault and without: the page draws it, and names who is odd.
 (What real facts draw: tests/test_sound.py.)"""
 
+import json
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from preflight.checks.comm.shared import expected
 from preflight.checks.gpu import compute, health, nvlink, pcie, topology
 from preflight.checks.train import alone, checkpoint, ddp
 from preflight.checks.train.shared import parity
+from preflight.results import fields, plot_fields
 from preflight.results.page import plotted
 from preflight.sdk import gpu_clocks
 from tests.checks.comm import made_links, test_verdict
@@ -24,6 +26,7 @@ def drawn(module: ModuleType, facts: Mapping[int, Any], job: Job, earlier: Any =
     """As the report holds them; each of them has been drawn. `earlier`: the baseline's figures; `of`: other facts."""
     run = Run(job, tuple(facts), {}, {}, lambda check: of.get(check, {}), earlier=tuple(earlier))
     made = [plot.to_json() for plot in module.plot(facts, run)]
+    fields.items(json.loads(json.dumps(made)), "plots", plot_fields.plot)
     shown, _ = plotted.figures([(module.__name__, made)])
     assert [figure["title"] for figure in shown] == [plot["title"] for plot in made]
     return made

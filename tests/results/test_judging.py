@@ -49,6 +49,7 @@ def test_a_summary_has_its_time_beside_other_processes(monkeypatch: pytest.Monke
 BROKEN_PLOTS = {
     "def plot(facts, run):\n    yield plots.Table('t', (), ())\n    1 / 0\n": "plot() raised ZeroDivisionError",
     "def plot(facts, run):\n    yield 'no plot'\n": "plot() raised AttributeError",
+    "def plot(facts, run):\n    yield plots.Table('t', ('a', 'b'), [('1',)], screen='always')\n": "expected 2 items",
     "def plot(facts, run):\n    yield plots.Chart('t', 'x', 'y', [plots.Series('s', [(1.0, 1.0)] * 300_000)])\n":
         "expected at most 2,097,152",
 }  # fmt: skip

@@ -62,6 +62,14 @@ def test_rows_that_are_not_nodes_keep_all_columns() -> None:
     assert lines[-2].split()[4] == "1!"
 
 
+@pytest.mark.parametrize(("usual", "cell"), [(0.0, 1.0), (1e-300, 1e300), (40.0, -1e300)])
+def test_whatever_a_plugin_yields_has_lines(usual: float, cell: float) -> None:
+    """Also where no column fits."""
+    cells = {(row, column): cell for row in range(64) for column in range(64)}
+    plot = plots.HeatMap("p", NODES, NODES, cells, "GB/s", usual, 1e301).to_json()
+    assert all(text_plots.lines(plot, width) for width in (3, 74))
+
+
 TABLE = plots.Table("", ("", "a", "b"), [("x", "1", "word"), ("longer", "12", "w")], "a note", screen="quiet")
 
 
