@@ -3,7 +3,7 @@
 # make fast        the tests that start no process, in a minute
 # make coverage    whether tests run each line that reads from NVML, /sys, /proc, the kernel log and RDMA trees
 # make test-rest   what `make test` leaves out: further variants of the same faults
-# make test-both   both in one call, as CI does
+# make test MORE=1 both in one call, as CI does
 # make test-floor  a part of the tests with the oldest versions that pyproject.toml promises; test-newest: the newest
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +17,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
 	safetensors pyyaml braceexpand tqdm fsspec packaging filelock
 
-.PHONY: preflight test fast test-rest test-both test-all test-gpu lease test-floor test-newest coverage lint bench soak sizes mutants
+.PHONY: preflight test fast test-rest test-all test-gpu lease test-floor test-newest coverage lint bench soak sizes mutants
 .PHONY: clean
 
 preflight: $(VENV)/.installed
@@ -28,7 +28,7 @@ preflight: $(VENV)/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev
-	$(PYTEST) -m 'not more and not soak and not gpu'
+	$(PYTEST) -m '$(if $(MORE),,not more and )not soak and not gpu'
 
 fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $$(nproc) --dist worksteal -m 'fast and not more and not soak and not gpu'
@@ -36,10 +36,8 @@ fast: $(VENV)/.dev
 test-rest: $(VENV)/.dev
 	$(PYTEST) -m 'more and not soak and not gpu'
 
-test-both: $(VENV)/.dev
-	$(PYTEST) -m 'not soak and not gpu'
-
-test-all: test-both
+test-all:
+	$(MAKE) test MORE=1
 	$(MAKE) test-floor test-newest
 
 # In their own environments, several GB each (2 to 9 minutes): the engine and its reports, every level on real ranks,
