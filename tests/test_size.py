@@ -102,8 +102,8 @@ def test_a_table_may_skip_the_formatter_and_nothing_else() -> None:
 
 
 LEFT_UNFORMATTED = {
-    "checks/net/mesh", "checks/node/storage", "checks/train", "checks/train/checkpoint",
-    "checks/train/shared/parity", "checks/train/speed", "preflight", "preflight/checkpoint", "preflight/cli",
+    "checks/net/mesh", "checks/node/storage", "checks/train", "checks/train/checkpoint", "checks/train/shared/parity",
+    "checks/train/speed", "preflight", "preflight/checkpoint", "preflight/cli",
     "preflight/cluster", "preflight/debug", "preflight/engine", "preflight/explain", "preflight/explain/artifacts",
     "preflight/explain/logs", "preflight/history", "preflight/nccl", "preflight/rendezvous", "preflight/results",
     "preflight/results/page", "preflight/sinks", "train_smoke/checkpoint", "train_smoke/strategies",

@@ -34,7 +34,7 @@ def is_silent(finished: Finished, world: int, checks: Collection[str] = ()) -> N
     found = [(check["check"], finding) for check in others for finding in check["findings"]]
     starved = {id_ for id_, finding in found if finding["evidence"].get("starved")}
     assert [finding for _, finding in found if not finding["evidence"].get("starved")] == [], told
-    needs_nodes = ("net.mesh", "comm.rails") if len(report["job"]["nodes"]) == 1 else ()
+    needs_nodes = ("net.mesh", "net.interface_errors", "comm.rails") if len(report["job"]["nodes"]) == 1 else ()
     needs_ranks = ("comm.send_recv",) if world == 1 else ()
     expected = set(checks or registry.BUILT_IN) - {running.KERNEL, *NEED_MORE, *needs_nodes, *needs_ranks}
     statuses = {id_: "warn" if id_ in starved else "pass" for id_ in expected}

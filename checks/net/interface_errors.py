@@ -62,9 +62,10 @@ DROPPED = Code(
 )
 RETRANSMITS = Code(
     "TCP sent a large share of its segments again.",
-    fix="See net.mesh for the pairs that lose packets; on the nodes: nstat -az | grep -i -e retrans -e drop, "
+    fix="Look for the pairs that lose packets (--only net.mesh); on the nodes: nstat -az | grep -i -e retrans -e drop, "
     "ip -s -s link show {interface}; look at drops on switches.",
     action=Action.NONE,
+    see=("net.mesh",),
 )
 
 SURE = 3

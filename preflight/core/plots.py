@@ -197,8 +197,8 @@ class Table(NamedTuple):
         rows = [[str(cell)[:500] for cell in row] for row in self.rows[:MOST_ROWS]]
         left = len(self.rows) - len(rows)
         note = f"{self.note} {left} more rows are not shown.".strip() if left else self.note
-        table = {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
-        return {**table, "screen": self.screen} if self.screen else table
+        shown = {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+        return {**shown, "screen": self.screen} if self.screen else shown
 
 
 Plot = Chart | Strips | HeatMap | Wiring | Table

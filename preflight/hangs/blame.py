@@ -226,8 +226,8 @@ def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
 
 
 def _was_only_late(outcome: Outcome) -> bool:
-    """Whether all that is known is that the run had no more time for it."""
-    return outcome.cut_short and outcome.kind == "timed_out" and outcome.state not in (*STATES, "D")
+    """Whether the run had no more time for it, and it was still computing: a rank that hangs sleeps."""
+    return outcome.cut_short and outcome.kind == "timed_out" and outcome.state == "R"
 
 
 def _cut_short(check: str, sentences: Mapping[int, str], outcomes: Mapping[int, Outcome]) -> Reported:

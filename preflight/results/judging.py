@@ -274,16 +274,17 @@ def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]
         text = json.dumps(made, allow_nan=False)
         if len(text) > PLOTS_LIMIT:
             raise errors.BrokenCheck(f"its plots take {len(text):,} bytes, expected at most {PLOTS_LIMIT:,}")
-        return _drawable(json.loads(text))
+        _refuse_undrawable(json.loads(text))
+        return made
     except Exception as error:
         why = f"plot() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"
         return [plots.Table(why, (), ()).to_json()]
 
 
-def _drawable(plotted: list[Any]) -> list[dict[str, Any]]:
-    """As given. The supervisor draws them on the screen, and must not meet what cannot be drawn. Raises BrokenCheck."""
+def _refuse_undrawable(plotted: object) -> None:
+    """The supervisor draws them on the screen, and must not meet what cannot be drawn. Raises BrokenCheck."""
     try:
-        return fields.items(plotted, "plots", plot_fields.plot)
+        fields.items(plotted, "plots", plot_fields.plot)
     except fields.MalformedReport as flaw:
         raise errors.BrokenCheck(str(flaw)) from None
 

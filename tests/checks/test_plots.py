@@ -91,11 +91,11 @@ def test_one_drawing_for_each_kind_of_node() -> None:
 def test_a_drifting_variant_leaves_the_spread() -> None:
     facts = test_curves.facts(2)
     facts[1]["variants"]["clip"]["curve"] = test_curves.curve(4.0 + 1 / 100, times=1.01)
-    losses, off, memory = drawn(ddp, facts, Job("env", 2, "gloo", ()))
+    trainings, losses, off = drawn(ddp, facts, Job("env", 2, "gloo", ()))
     far = {series["name"]: max(point[1] for point in series["points"]) for series in off["series"]}
     assert far.pop("as far as is allowed") == 8.0
     assert far.pop("clip") > 8.0 and set(far.values()) == {0.0} and len(losses["series"]) == len(far) + 2
-    assert memory["rows"][0][0] == "plain" and parity.variants_in(facts)[0] == "plain"
+    assert trainings["rows"][0][0] == "plain" and parity.variants_in(facts)[0] == "plain"
 
 
 def test_a_narrow_pcie_link_is_named_on_its_strip_alone() -> None:
@@ -130,11 +130,11 @@ def test_a_gpu_with_a_dead_nvlink_is_named_and_one_without_links_draws_nothing()
 def test_a_node_that_is_slow_alone_is_named() -> None:
     job = made_links.job(4, 2)
     facts = made_links.of_nodes(4, 2, lambda start, _end: 0.2 if start // 2 == 3 else 1.0)
-    [strips] = drawn(nodes, facts, job)
+    strips, _ = drawn(nodes, facts, job)
     [strip] = strips["strips"]
     assert strips["subjects"][3] == ["node-3", "alone"] and strip["odd"] == [3]
     assert strip["values"][3] == pytest.approx(0.2 * strip["values"][0], rel=0.01)
-    [strips] = drawn(nodes, made_links.of_nodes(4, 2), job)
+    strips, _ = drawn(nodes, made_links.of_nodes(4, 2), job)
     assert strips["strips"][0]["odd"] == []
 
 
@@ -197,9 +197,9 @@ def test_a_device_has_the_number_of_its_gpu() -> None:
 
 
 def test_the_loss_is_the_ranks_mean_and_memory_goes_from_least_to_most() -> None:
-    losses, _, memory = drawn(ddp, test_curves.facts(2), Job("env", 2, "gloo", ()))
+    trainings, losses, _ = drawn(ddp, test_curves.facts(2), Job("env", 2, "gloo", ()))
     assert losses["series"][0]["points"][0] == [0, 4.005]  # 4.0 and 4.01
-    assert memory["rows"][0][-1] == "3.0 to 4.0"
+    assert trainings["rows"][0][-1] == "3.0-4.0"
 
 
 def test_a_hot_gpu_and_a_throttled_one_are_named_each_on_its_strip() -> None:

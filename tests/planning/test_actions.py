@@ -105,6 +105,7 @@ CAUSES = {
     Action.REBOOT: {"node_fault"},
     Action.NONE: {
         "app_crash",
+        "diverged",
         "launch_failed",
         "remote_peer_failure",
         "service",

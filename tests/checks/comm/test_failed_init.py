@@ -25,7 +25,7 @@ ONE_RANK = [
     (warn("Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'"), "driver", "", None),
     (warn("Cuda failure 36 'API call is not supported in the installed CUDA driver'"), "driver", "", None),
     (warn("Cuda failure 46 'CUDA-capable device(s) is/are busy or unavailable'"), "gpu_failed", "busy", None),
-    (warn("Cuda failure 2 'out of memory'"), "gpu_failed", "CUDA fails: out of memory", None),
+    (warn("Cuda failure 2 'out of memory'"), "gpu_failed", "NCCL could not allocate memory", None),
     (warn("Cuda failure 'no CUDA-capable device is detected'"), "gpu_failed", "no CUDA-capable device", None),
     (warn("Cuda failure 214 'uncorrectable ECC error encountered'"), "gpu_failed", "uncorrectable ECC", None),
     (warn(EXTENDED), "shared_memory", "/dev/shm/nccl-KWfVyt does not grow to 5967876 bytes", None),
