@@ -134,13 +134,18 @@ def _of_fabric_manager() -> Iterator[dict[str, Any]]:
     for kind, word, afterwards in (("fatal", "fatal", "cause"), ("nonfatal", "non-fatal", "warn")):
         example = line.format(word)
         yield {
-            **_ROLES[afterwards], "name": f"fabricmanager.sxid_{kind}", "word": f"detected NVSwitch {word} error",
+            **_ROLES[afterwards],
+            "name": f"fabricmanager.sxid_{kind}",
+            "word": f"detected NVSwitch {word} error",
             "pattern": rf"detected NVSwitch {word} error (?P<what>(?!(?:{sound})\b)\d+){of}",
             "says": f"the fabric manager reports a {word} error of the NVSwitch at PCI {{device}} (SXid {{what}})",
-            "fix": ACTIONS["fabric"], "action": str(OPERATORS["fabric"]), "versions": "fabric manager 450 to 590",
+            "fix": ACTIONS["fabric"],
+            "action": str(OPERATORS["fabric"]),
+            "versions": "fabric manager 450 to 590",
             "source": "NVIDIA Fabric Manager guide",
-            "example": example.format(12028), "near_miss": example.format(22013),
-        }  # fmt: skip
+            "example": example.format(12028),
+            "near_miss": example.format(22013),
+        }
 
 
 def _any(numbers: Iterable[int]) -> str:
@@ -163,11 +168,16 @@ def _signature(row: Known, afterwards: str, numbers: str, form: str, says_fatal:
     number = str(next(iter(_numbers(row.number)))) if row.number else "90210"
     other = f"{RECOVERY}{number}" if row.number else "79" if row.log == "xid" else "20034"
     return {
-        **_ROLES[afterwards], "name": name, "word": f"{called} (", "versions": versions, "source": row.source or FILE,
+        **_ROLES[afterwards],
+        "name": name,
+        "word": f"{called} (",
+        "versions": versions,
+        "source": row.source or FILE,
         "pattern": form.replace(_NUMBER, f"(?P<what>{numbers})"),
         "says": f"{called} {{what}} of the {of} at PCI {{device}}: {row.meaning}",
         "fix": f"There: {ACTIONS[row.action]}" if "nvidia-smi" in ACTIONS[row.action] else ACTIONS[row.action],
         "action": str(OPERATORS[row.action]),
-        "example": example.format(number), "near_miss": example.format(other),
+        "example": example.format(number),
+        "near_miss": example.format(other),
         "unless": _OWN.get((row.log, row.number), ()),
-    }  # fmt: skip
+    }

@@ -97,9 +97,15 @@ def _has_group() -> bool:
 def _read(key: Key, whole: Whole) -> EpochRead:
     lowest, highest = (int(whole.ids.min()), int(whole.ids.max())) if len(whole.ids) else (0, 0)
     return EpochRead(
-        name=key[0], epoch=key[1], length=whole.length, first=min(0, lowest), last=max(whole.length, highest + 1),
-        drops=whole.dropped > 0, order=whole.order, silent=[],
-    )  # fmt: skip
+        name=key[0],
+        epoch=key[1],
+        length=whole.length,
+        first=min(0, lowest),
+        last=max(whole.length, highest + 1),
+        drops=whole.dropped > 0,
+        order=whole.order,
+        silent=[],
+    )
 
 
 def _agreed(

@@ -91,5 +91,10 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
         torch.mm(left, right, out=out)
         differing.append(int((out.view(bits) != first.view(bits)).sum()))
     unlike = sum(elements > 0 for elements in differing)
-    return {"digest": digest([first]), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
-            "of": first.numel()}  # fmt: skip
+    return {
+        "digest": digest([first]),
+        "repeats": repeats,
+        "unlike": unlike,
+        "elements": max(differing, default=0),
+        "of": first.numel(),
+    }

@@ -274,9 +274,10 @@ class Reader:
         """Two, where two writers' text is on one line, and both hold words or are requested."""
         line = self._sources.read(segment.text, block)
         parts = [
-            part for part in (line.front, line)
+            part
+            for part in (line.front, line)
             if part and (any(word in part.text for word in segment.words) or (segment.asked and part is line))
-        ]  # fmt: skip
+        ]
         for part in parts or [line]:
             self._parts += 1
             yield self._completed(part, file, segment, block)
