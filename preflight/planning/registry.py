@@ -300,15 +300,16 @@ def how_to_set(name: str) -> str:
 
 
 def parse_option(name: str, option: Option[Any], text: str) -> Any:
-    """Raises UsageError."""
+    """Raises UsageError, which speaks of the command line's own option for it, where there is one."""
+    given = f"{SHORT_FOR[name][0]} {text}" if name in SHORT_FOR else f"--set {name}={text}"
     try:
         value = _boolean(text) if option.type is bool else option.type(text)
     except (ValueError, TypeError, OverflowError) as error:
         is_plain = isinstance(option.type, type) and option.type is not bool
         why = f"not a valid {getattr(option.type, '__name__', '')}" if is_plain else str(error)
-        raise UsageError(f"--set {name}={text}: {why}") from None
+        raise UsageError(f"{given}: {why}") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"--set {name}={text}: expected a finite number")
+        raise UsageError(f"{given}: expected a finite number")
     return value
 
 

@@ -23,14 +23,17 @@ ALL_WAYS = {way.without: way for way in (*ways.singly(2), *ways.of_sockets(1), *
 def findings(found: Found, run: Run) -> Iterator[Finding]:
     """Where an all-reduce has failed as the job runs it."""
     own = [trial for trial in found["trials"] if trial["without"] == AS_IT_IS]
-    text = f"a first all-reduce fails {AS_IT_IS} ({_why(own[-1])})"
-    helps = _helps(found["trials"])
-    if len(own) > 1 and any(trial["works"] for trial in own):
+    text = f"a first all-reduce fails {AS_IT_IS} ({_why(own[0])})"
+    helps, once = _helps(found["trials"]), _once(found["trials"])
+    if own[-1]["works"]:
         yield BROKEN.fail(f"{text} once, and works once; expected it to work", fix=NO_WAY)
     elif helps:
         bad = [pair for pair in found["pairs"] if pair["failed"]]
         text += f", twice, and works {helps}, twice{_of_pairs(bad, found['pairs'], run)}; expected it to work"
         yield BROKEN.fail(text, fix=ALL_WAYS[helps].fix, **_culprit(bad, found["pairs"], run))
+    elif once:
+        text += f", and has worked once {once}: there was no time to try both again; expected it to work"
+        yield BROKEN.fail(text, fix=ALL_WAYS[once].fix)
     else:
         tried = words.some((trial["without"] for trial in found["trials"] if trial["without"] != AS_IT_IS), 8)
         yield BROKEN.fail(f"{text}, {_of_all(found['trials'])} ({tried}); expected it to work", fix=NO_WAY)
@@ -40,6 +43,14 @@ def _helps(trials: Sequence[Trial]) -> str | None:
     """What has worked twice."""
     worked = Counter(trial["without"] for trial in trials if trial["works"])
     return next((without for without, times in worked.items() if times > 1), None)
+
+
+def _once(trials: Sequence[Trial]) -> str | None:
+    """What has worked, and was not tried again."""
+    tried = Counter(trial["without"] for trial in trials)
+    return next(
+        (t["without"] for t in trials if t["works"] and t["without"] in ALL_WAYS and tried[t["without"]] == 1), None
+    )
 
 
 def _of_all(trials: Sequence[Trial]) -> str:

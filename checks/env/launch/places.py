@@ -41,7 +41,7 @@ def table(facts: Mapping[int, Rank], run: Run) -> plots.Table:
     rows = [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
     rest = list(kinds.values())[MOST_KINDS:]
     left = f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
-    heads = ("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")
+    heads = ("ranks", "node", "local ranks", "GPUs")[: len(rows[0]) if rows else None]
     return plots.Table("where the ranks are", heads, rows, left if rest else "", screen="quiet")
 
 
@@ -49,18 +49,18 @@ def _kind(node: Node, facts: Mapping[int, Rank], run: Run) -> object:
     return tuple(rank - node.ranks[0] for rank in node.ranks), *_devices(node, facts, run)
 
 
-def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[str, str, str, str]:
+def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[str, ...]:
     first = alike[0]
     others = f" and {ranges.count(len(alike) - 1, 'other')} like it" if len(alike) > 1 else ""
     return short(ranges.to_text(first.ranks)), f"{first.node}{others}", *_devices(first, facts, run)
 
 
-def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]:
-    """Local ranks and GPUs, in the order of the ranks."""
+def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, ...]:
+    """Local ranks, and on nccl GPUs, in the order of the ranks."""
     readings = [facts.get(rank) for rank in node.ranks]
     local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in readings])
     gpus = _in_order([_gpu(reading) if reading else "?" for reading in readings])
-    return local, gpus if run.job.backend == "nccl" else ""
+    return (local, gpus) if run.job.backend == "nccl" else (local,)
 
 
 def _gpu(reading: Rank) -> str:
