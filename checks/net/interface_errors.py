@@ -25,7 +25,7 @@ from preflight.check import (
     words,
 )
 from preflight.checks.net.shared import packet_counters
-from preflight.checks.net.shared.packet_counters import BACKLOG, CHECKSUMS, Counters
+from preflight.checks.net.shared.packet_counters import BACKLOG, CHECKSUMS, MOST, PROCESSED, Counters
 from preflight.sdk import addresses
 
 INTERFACES = "net.interfaces"
@@ -97,7 +97,7 @@ LOSSES = (
          "tc -s qdisc show dev {interface}; lengthen the queue, or remove the limit or the loss that is set there."),
 )  # fmt: skip
 OF_CORES = Loss(
-    "in a core's backlog", (BACKLOG,), "rx_packets",
+    "in its cores' backlogs", (BACKLOG,), PROCESSED,
     "sysctl -w net.core.netdev_max_backlog=10000; spread received packets over more cores (RPS, RSS).",
 )  # fmt: skip
 
@@ -114,7 +114,7 @@ def measure(ctx: Context) -> Facts:
         names = {entry.interface.partition(":")[0] for entry in addresses.listed() if entry.text}
         return {"counters": packet_counters.counted(names)}
     except OSError as error:  # a container may not be allowed netlink sockets
-        raise Skip(f"the kernel does not tell the counters of interfaces: {error.strerror}") from error
+        raise Skip(f"the kernel does not tell the counters of interfaces: {error.strerror or error}") from error
 
 
 class NodeRise(NamedTuple):
@@ -162,7 +162,7 @@ def _rises(facts: Mapping[int, Facts], run: Run) -> dict[int, NodeRise]:
         after = facts[rank]["counters"]
         there = {name: counters for name, counters in before["interfaces"].items() if name in after["interfaces"]}
         rose = {name: packet_counters.risen(before, after["interfaces"][name]) for name, before in there.items()}
-        gone = [name for name in before["interfaces"] if name not in there]
+        gone = [name for name in before["interfaces"] if name not in there and len(after["interfaces"]) < MOST]
         host = packet_counters.risen(before["host"], after["host"])
         found[rank] = NodeRise(run.job.node_of(rank).node, rose, gone, host)
     return found
@@ -185,19 +185,19 @@ def _of_links(rise: NodeRise) -> Iterator[Finding]:
 
 
 def _dropped(rise: NodeRise, limit: float) -> Iterator[Finding]:
-    places = [(loss, name, rose) for name, rose in rise.interfaces.items() for loss in LOSSES]
-    received = sum(rose.get("rx_packets", 0) for rose in rise.interfaces.values())
-    places.append((OF_CORES, rise.first, {**rise.host, "rx_packets": received}))
-    for loss, name, rose in places:
+    places: list[tuple[Loss, str, dict[str, int]]] = []
+    places += [(loss, name, rose) for name, rose in rise.interfaces.items() for loss in LOSSES]
+    for loss, name, rose in (*places, (OF_CORES, "", rise.host)):
         dropped = max(rose.get(counter, 0) for counter in loss.counters)
         of = dropped + rose.get(loss.packets, 0)
         share = dropped / max(1, of)
         if dropped >= LEAST and share >= WORTH_KNOWING * limit:
-            text = f"{rise.node} dropped {dropped:,} of {of:,} packets ({share:.2%}) {loss.place} of {name}"
+            place = f"{loss.place} of {name}" if name else loss.place
+            text = f"{rise.node} dropped {dropped:,} of {of:,} packets ({share:.2%}) {place}"
             severity = Severity.WARN if share >= limit else Severity.INFO
-            look = loss.look.format(interface=name)
+            look = loss.look.format(interface=name or rise.first)
             text += f", expected less than {WORTH_KNOWING * limit:.2%}"
-            yield DROPPED.finding(severity, text, node=rise.node, interface=name, evidence={"look": look})
+            yield DROPPED.finding(severity, text, node=rise.node, interface=name or None, evidence={"look": look})
 
 
 def _checksums(rises: Mapping[int, NodeRise]) -> Iterator[Finding]:

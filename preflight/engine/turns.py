@@ -29,7 +29,8 @@ class Turns:
         """Of those that are called for by the last check, where its ranks hung or failed, those that can begin."""
         last = self._results[-1] if self._results else None
         if last and last.has_failed_ranks:
-            explaining = (spec for spec in self._waiting.values() if last.check in spec.plan.ids(After.WHEN_BAD))
+            waiting = [spec for spec in self._waiting.values() if last.check in spec.plan.ids(After.WHEN_BAD)]
+            explaining = sorted(waiting, key=lambda spec: not spec.fresh)  # what hangs may hang old workers again
             yield from (spec for spec in explaining if not self._waiting.keys() & spec.plan.ids(BEFORE))
 
     def is_called_for(self, spec: Spec) -> bool:

@@ -74,7 +74,8 @@ def _from_outcomes(
         if _all_wait(bad):
             return [_deadlock(check, bad, outcomes, job)]
         sentences, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
-    if sentences and scope is Scope.WORLD and not odd and all(_was_only_late(outcomes[rank]) for rank in sentences):
+    late = scope is Scope.WORLD and not odd and all(_was_only_late(outcomes[rank]) for rank in sentences)
+    if sentences and late and not any(outcomes[rank].in_collective for rank in victims):
         return [_cut_short(check, sentences, outcomes)]
     return [
         _finding(check, scope, rank, outcomes[rank], sentences[rank], victims, job, is_odd=rank in odd)
@@ -226,7 +227,8 @@ def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
 
 
 def _was_only_late(outcome: Outcome) -> bool:
-    """Whether the run had no more time for it, and it was still computing: a rank that hangs sleeps."""
+    """Whether the run had no more time for it, and it was still computing: a rank that hangs sleeps, or spins until
+    the others' patience in a collective is over, and they raise."""
     return outcome.cut_short and outcome.kind == "timed_out" and outcome.state == "R"
 
 
@@ -260,6 +262,7 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
     return _reported(check, Severity.FAIL, "desync", message, set(bad), fix)
 
 
+SEE = ["net.mesh", "comm.paths"]
 WITHIN = {
     "nccl": "ways between the GPUs of this node (P2P: IOMMU, ACS, driver; /dev/shm)",
     "gloo": "node's own firewall and load",
@@ -280,14 +283,14 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     failed = f"{len(bad)} of {len(outcomes)} ranks failed{where}{why}"
     if all(outcome.cut_short for outcome in bad.values()):  # what takes a minute on a sound machine may look like this
         message = f"{failed} in the {_seconds(first)} that the run's deadline left, expected all to leave it"
-        return _reported(check, Severity.ERROR, kind, message, set(bad), FIXES["cut_short"])
+        return replace(_reported(check, Severity.ERROR, kind, message, set(bad), FIXES["cut_short"]), see=SEE)
     message = f"{failed}, expected all to leave it; no rank is known to be the cause"
     fix = "Check the stacks (--report DIR, in DIR/logs)."
     if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
         nodes = {job.node_of(rank).node for rank in outcomes}
         between = "network between the nodes (firewall, routes, MTU)" if len(nodes) > 1 else WITHIN[job.backend]
         fix = f"Look at the {between}, then at the stacks (--report DIR, in DIR/logs)."
-    return replace(_reported(check, Severity.FAIL, kind, message, set(bad), fix), see=["net.mesh", "comm.paths"])
+    return replace(_reported(check, Severity.FAIL, kind, message, set(bad), fix), see=SEE)
 
 
 def _finding(

@@ -19,8 +19,8 @@ DUMP = 0x301
 ERROR, DONE = 2, 3
 LINK, QDISC = struct.Struct("=BxHiII"), struct.Struct("=Bxxxi3I")
 """struct ifinfomsg (family, type, index, flags, change) and struct tcmsg (family, index, handle, parent, info)."""
-IFNAME, LOWER, MASTER, INFO, STATS64, WENT_DOWN = 3, 5, 10, 18, 23, 48
-"""IFLA_IFNAME, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_STATS64 and IFLA_CARRIER_DOWN_COUNT."""
+IFNAME, LOWER, MASTER, INFO, STATS64, ELSEWHERE, WENT_DOWN = 3, 5, 10, 18, 23, 37, 48
+"""IFLA_IFNAME, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_STATS64, IFLA_LINK_NETNSID and IFLA_CARRIER_DOWN_COUNT."""
 KIND, ON_ANOTHER = 1, ("vlan", "macvlan", "ipvlan")
 """IFLA_INFO_KIND, and the kinds whose IFLA_LINK is the link that carries their packets: a veth's is its other end."""
 STATS = (
@@ -61,7 +61,7 @@ def _link(message: bytes) -> NetworkLink:
     if WENT_DOWN in fields:
         counters["went_down"] = _number(fields[WENT_DOWN])
     kind = _text(_attributes(fields.get(INFO, b"")).get(KIND, b""))
-    lower = _number(fields.get(LOWER, b"")) if kind in ON_ANOTHER else 0
+    lower = _number(fields.get(LOWER, b"")) if kind in ON_ANOTHER and ELSEWHERE not in fields else 0
     return NetworkLink(index, _text(fields.get(IFNAME, b"")), kind, lower, _number(fields.get(MASTER, b"")), counters)
 
 

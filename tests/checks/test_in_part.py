@@ -30,7 +30,10 @@ def timings(*late: int) -> dict[int, Any]:
         }
         for number, variant in enumerate(timed.RUNS)
     ]
-    return {rank: {"bytes": timed.SIZE, "timings": listed, "trials": [], "pairs": []} for rank in range(2)}
+    return {
+        rank: {"bytes": timed.SIZE, "timings": listed, "trials": [], "pairs": [], "patience_s": 30.0}
+        for rank in range(2)
+    }
 
 
 def test_ways_of_nccl_for_which_there_was_no_time() -> None:

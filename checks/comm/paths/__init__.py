@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import After, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, words
+from preflight.check import After, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, words
 from preflight.checks.comm.paths import broken, timed
 from preflight.checks.comm.paths.broken import BROKEN, NO_WAY
 from preflight.checks.comm.paths.search import LEAST_S, Found, PairTrial, Search
@@ -52,6 +52,8 @@ class Facts(TypedDict):
     """Empty where a first all-reduce has failed."""
     trials: list[Trial]
     pairs: list[PairTrial]
+    patience_s: float
+    """For a process of a trial."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -68,19 +70,23 @@ def measure(ctx: Context) -> Facts:
         found, timings = Found(trials=search.trials, pairs=[]), timed.measured(ctx, patience_s, end)
     else:
         found, timings = search.run(), []
-    return {"bytes": SIZE, "timings": timings, **found}
+    return {"bytes": SIZE, "timings": timings, "patience_s": round(patience_s, 1), **found}
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     first = next(iter(facts.values()))
     if not first["timings"]:
-        yield from broken.findings({"trials": first["trials"], "pairs": first["pairs"]}, run)
+        found: Found = {"trials": first["trials"], "pairs": first["pairs"]}
+        yield from broken.findings(found, first["patience_s"], run)
         return
     timings = {rank: reading["timings"] for rank, reading in facts.items()}
-    if timed.seconds([*timings.values()])[AS_IT_IS]:
-        yield from timed.findings([*timings.values()])
-    else:
+    if not timed.seconds([*timings.values()])[AS_IT_IS]:
         yield _fails_at_size(timings)
+    elif why := timed.why_failed(timings, at_first_too_late=False):
+        text = f"an all-reduce fails {AS_IT_IS} once ({why}), and works once; expected it to work"
+        yield BROKEN.fail(text, fix=NO_WAY)
+    else:
+        yield from timed.findings([*timings.values()])
 
 
 def _fails_at_size(timings: Mapping[int, list[Timing]]) -> Finding:
@@ -96,8 +102,11 @@ def _fails_at_size(timings: Mapping[int, list[Timing]]) -> Finding:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    first = next(iter(facts.values()))
+    if not first["timings"]:
+        return f"{ranges.count(len(first['trials']), 'trial')} of a first all-reduce"
     seconds = timed.seconds([reading["timings"] for reading in facts.values()])
     shown = [
         f"{words.duration(min(times))} {variant}" if times else f"none {variant}" for variant, times in seconds.items()
     ]
-    return f"an all-reduce of {next(iter(facts.values()))['bytes'] // MIB} MiB: {', '.join(shown)}"
+    return f"an all-reduce of {first['bytes'] // MIB} MiB: {', '.join(shown)}"

@@ -7,6 +7,7 @@ from typing import Any
 from preflight.check import Code, Finding, Run, ranges, words
 from preflight.checks.comm.paths import ways
 from preflight.checks.comm.paths.search import SIMPLEST, Found, PairTrial
+from preflight.checks.comm.paths.timed import NO_ANSWER, NOT_TIMED
 from preflight.checks.comm.paths.trial import Trial
 from preflight.checks.comm.paths.ways import AS_IT_IS
 
@@ -14,14 +15,20 @@ BROKEN = Code(
     "A collective fails, or works only without one of NCCL's transports.",
     fix="Check that transport's services, cables and settings.",
 )
+ENOUGH_S = 30.0
+"""For a process, to make its CUDA context and to start NCCL: where it had less, no answer says nothing."""
 NO_WAY = "No transport is to blame: see comm.init, and the end of NCCL's log (--report DIR, in DIR/logs)."
-NO_ANSWER = "no answer within"
-"""How sdk/probe.py begins."""
 ALL_WAYS = {way.without: way for way in (*ways.singly(2), *ways.of_sockets(1), *ways.of_sockets(2))}
 
 
-def findings(found: Found, run: Run) -> Iterator[Finding]:
-    """Where an all-reduce has failed as the job runs it."""
+def findings(found: Found, patience_s: float, run: Run) -> Iterator[Finding]:
+    """Where an all-reduce has failed as the job runs it. `patience_s`: what a process had."""
+    texts = [text for trial in found["trials"] for text in trial["failed"]]
+    slow_start = not any(trial["works"] for trial in found["trials"]) and all(t.startswith(NO_ANSWER) for t in texts)
+    if slow_start and patience_s < ENOUGH_S:
+        text = f"no first all-reduce ended, in any way, within the {patience_s:.0f} s for each process"
+        yield NOT_TIMED.not_measured(f"{text}, expected {ENOUGH_S:g} s or more")
+        return
     own = [trial for trial in found["trials"] if trial["without"] == AS_IT_IS]
     text = f"a first all-reduce fails {AS_IT_IS} ({_why(own[0])})"
     helps, once = _helps(found["trials"]), _once(found["trials"])
@@ -60,11 +67,9 @@ def _of_all(trials: Sequence[Trial]) -> str:
 
 def _why(trial: Trial) -> str:
     """Where a rank has not answered, what the others say is its consequence."""
-    hung = {rank: text for rank, text in trial["failed"].items() if text.startswith(NO_ANSWER)}
-    why: dict[str, list[int]] = {}
-    for rank, text in (hung or trial["failed"]).items():
-        why.setdefault(text, []).append(int(rank))
-    return words.clauses([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2)
+    hung = {text: ranks for text, ranks in trial["failed"].items() if text.startswith(NO_ANSWER)}
+    why = (hung or trial["failed"]).items()
+    return words.clauses([f"{ranges.ranks(ranges.from_text(ranks))}: {text}" for text, ranks in why], 2)
 
 
 def _of_pairs(bad: Sequence[PairTrial], tried: Sequence[PairTrial], run: Run) -> str:

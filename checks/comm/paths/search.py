@@ -7,7 +7,7 @@ the way that the job takes. Where it leads within a node, its GPUs then meet in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Context, Job
+from preflight.check import Context, Job, ranges
 from preflight.checks.comm.paths import ways
 from preflight.checks.comm.paths.trial import Trial, attempt
 from preflight.checks.comm.paths.ways import AS_IT_IS, SOCKETS_ONLY, Detour
@@ -82,7 +82,8 @@ class Search:
             trial = self._attempt(OWN, own)
             left_s = trial["left_s"]
             for pair in met:
-                why = [trial["failed"][str(rank)] for rank in pair if str(rank) in trial["failed"]]
+                failed = {text: {*ranges.from_text(ranks)} for text, ranks in trial["failed"].items()}
+                why = [text for text, ranks in failed.items() if ranks & {*pair}]
                 yield {"ranks": pair, "failed": why[0] if why else ""}
 
     def _meeting(self, turn: int, most: int) -> Iterator[list[int]]:

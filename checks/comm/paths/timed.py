@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Code, Context, Finding, NoReply, Probe, ranges, words
+from preflight.check import Code, Context, Finding, NoReply, NoReplyKind, Probe, ranges, words
 from preflight.checks.comm.paths.search import LEAST_S
 from preflight.checks.comm.paths.trial import LONGEST, join, meet
 from preflight.checks.comm.paths.ways import AS_IT_IS, FIXES, VARIANTS
@@ -31,6 +31,8 @@ WARM_UP, TIMED, PASSES = 3, 5, 4
 FASTER, MOST = 1.25, 0.9
 """The factor that counts as faster: a sound NCCL's times at this size differ by a few percent between runs. And the
 share of the largest gain that identifies the fault: of several, the one that disables least."""
+NO_ANSWER = "no answer within"
+"""How sdk/probe.py begins."""
 NO_TIME = "not tried: the others had taken the time for all"
 NOT_AGAIN = "not tried again: it had failed"
 
@@ -50,35 +52,54 @@ Timings = Sequence[Sequence[Timing]]
 def measured(ctx: Context, patience_s: float, end: float) -> list[Timing]:
     """In lockstep on all ranks. What seems to be faster is timed a third time, and so is the job's own way: the ranks'
     cores may have been others' for a while."""
-    own: list[Timing] = []
-    of_all: list[list[Timing]] = [[] for _ in ctx.members]
+    series = _Series(ctx, patience_s, end)
     for variant in RUNS:
-        _one_more(ctx, variant, own, of_all, patience_s, end)
-    if suspect := faster(of_all):
+        series.one_more(variant)
+    if suspect := faster(series.of_all):
         for variant in (AS_IT_IS, suspect):
-            _one_more(ctx, variant, own, of_all, patience_s, end)
-    return own
+            series.one_more(variant)
+    return series.own
 
 
-def _one_more(
-    ctx: Context, variant: str, own: list[Timing], of_all: list[list[Timing]], patience_s: float, end: float
-) -> None:
-    """What is held against the job's own way has worked each time: once is enough to leave it out."""
-    has_failed = any(timing["variant"] == variant and timing["failed"] for each in of_all for timing in each)
-    left_s, turn = end - time.monotonic(), f"timed-{len(own)}"
-    with Probe({variant: partial(_seconds_of_one, ctx, turn, VARIANTS[variant], patience_s)}) as probe:
-        if has_failed and variant != AS_IT_IS:
-            timing = Timing(variant=variant, seconds=None, failed=NOT_AGAIN)
-        elif left_s < LEAST_S:
-            timing = Timing(variant=variant, seconds=None, failed=NO_TIME)
-        else:
-            ctx.doing(f"an all-reduce {variant}")
-            reply = probe.ask(variant, deadline_s=min(patience_s, left_s))
-            failed, seconds = (reply.text[:LONGEST], None) if isinstance(reply, NoReply) else ("", reply.value)
-            timing = Timing(variant=variant, seconds=seconds, failed=failed)
-        own.append(timing)  # its process lives until the others have their times
-        for each, their in zip(of_all, meet(ctx, turn, timing, 2 * patience_s), strict=True):
+class _Series:
+    """Each rank decides by what all have shared, also by the time that the last of them has left."""
+
+    def __init__(self, ctx: Context, patience_s: float, end: float) -> None:
+        self._ctx, self._patience_s, self._end = ctx, patience_s, end
+        self._left_s = patience_s
+        self.own: list[Timing] = []
+        self.of_all: list[list[Timing]] = [[] for _ in ctx.members]
+
+    def one_more(self, variant: str) -> None:
+        turn = f"timed-{len(self.own)}"
+        ask = partial(_seconds_of_one, self._ctx, turn, VARIANTS[variant], self._patience_s)
+        with Probe({variant: ask}) as probe:  # its process lives until the others have their times
+            timing = self._timing(variant, probe)
+            self.own.append(timing)
+            answers = meet(self._ctx, turn, [timing, self._end - time.monotonic()], 2 * self._patience_s)
+        self._left_s = min(left_s for _, left_s in answers)
+        for each, (their, _) in zip(self.of_all, answers, strict=True):
             each.append(their)
+
+    def _timing(self, variant: str, probe: Probe) -> Timing:
+        """What is held against the job's own way has worked each time: once is enough to leave it out."""
+        if variant != AS_IT_IS and self._has_failed(variant):
+            return Timing(variant=variant, seconds=None, failed=NOT_AGAIN)
+        if self._left_s < LEAST_S:
+            return Timing(variant=variant, seconds=None, failed=NO_TIME)
+        self._ctx.doing(f"an all-reduce {variant}")
+        reply = probe.ask(variant, deadline_s=min(self._patience_s, self._left_s))
+        if not isinstance(reply, NoReply):
+            return Timing(variant=variant, seconds=reply.value, failed="")
+        was_cut = reply.kind == NoReplyKind.TIMED_OUT and self._left_s < self._patience_s
+        return Timing(variant=variant, seconds=None, failed=NO_TIME if was_cut else reply.text[:LONGEST])
+
+    def _has_failed(self, variant: str) -> bool:
+        return any(
+            timing["variant"] == variant and timing["failed"] not in ("", NO_TIME)
+            for each in self.of_all
+            for timing in each
+        )
 
 
 def _seconds_of_one(ctx: Context, turn: str, settings: Mapping[str, str], patience_s: float) -> float:
@@ -138,11 +159,14 @@ def findings(timings: Timings) -> Iterator[Finding]:
         yield SLOW.warn(f"an all-reduce takes {gain}, expected no gain", fix=FIXES[variant])
 
 
-def why_failed(timings: Mapping[int, Sequence[Timing]]) -> str:
-    """Of the job's own way: "ranks 0-1: no answer within 30 s"."""
+def why_failed(timings: Mapping[int, Sequence[Timing]], *, at_first_too_late: bool = True) -> str:
+    """Of the job's own way: "ranks 0-1: no answer within 30 s". `at_first_too_late`: also where its first process alone
+    did not answer in time, as a cold one may."""
     why: dict[str, list[int]] = {}
     for rank, of_rank in timings.items():
-        texts = [each["failed"] for each in of_rank if each["variant"] == AS_IT_IS and each["failed"]]
-        if tried := [text for text in texts if text != NO_TIME]:
+        own = [each["failed"] for each in of_rank if each["variant"] == AS_IT_IS]
+        if not at_first_too_late and own[0].startswith(NO_ANSWER):
+            own = own[1:]
+        if tried := [text for text in own if text not in ("", NO_TIME)]:
             why.setdefault(tried[-1], []).append(rank)
     return words.clauses([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2)

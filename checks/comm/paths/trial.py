@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from preflight.check import Context, NoReply, Probe, words
+from preflight.check import Context, NoReply, Probe, ranges, words
 from preflight.checks.comm.paths.ways import Detour
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ SIZES = (4, 1 << 20, 8 << 20)
 messages (LL and LL128)."""
 
 
-LONGEST = 200
-"""Characters of an error to keep."""
+LONGEST, MOST_TEXTS = 200, 8
+"""Characters of an error to keep, and how many of them."""
 
 
 class Trial(TypedDict):
@@ -31,19 +31,15 @@ class Trial(TypedDict):
     left_s: float
     """The shortest time that a rank had left afterwards."""
     failed: dict[str, str]
-    """Why, by rank."""
+    """Why: {text: the ranks, as "0-3,7"}; at most MOST_TEXTS, since each rank may name another peer."""
 
 
 def join(
-    ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str | None], patience_s: float
+    ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str], patience_s: float
 ) -> "torch.Tensor":
     """The process group of a trial, in a new process, where NCCL has not read the environment yet. Returns zeros of the
     largest size on this rank's device."""
-    for variable, setting in settings.items():
-        if setting is None:
-            os.environ.pop(variable, None)
-        else:
-            os.environ[variable] = setting
+    os.environ.update(settings)
     import torch
     from torch import distributed as dist
 
@@ -61,7 +57,7 @@ def join(
     return torch.zeros(max(SIZES) // 4, device=ctx.device)
 
 
-def sums(ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str | None], patience_s: float) -> str:
+def sums(ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str], patience_s: float) -> str:
     """What is wrong with the sums, or "". Each rank adds its number, so that each sum is known and exact."""
     from torch import distributed as dist
 
@@ -97,6 +93,15 @@ def attempt(ctx: Context, turn: str, way: Detour, ranks: Sequence[int], patience
             failed = reply.text[:LONGEST] if isinstance(reply, NoReply) else reply.value
         now_s = time.monotonic()
         answers = meet(ctx, f"trial-{turn}", [failed, now_s - began_s, end - now_s], 2 * patience_s)
-    by_rank = {str(rank): text for rank, (text, _, _) in zip(ctx.members, answers, strict=True) if text}
-    seconds, left_s = max(seconds for _, seconds, _ in answers), min(left_s for _, _, left_s in answers)
-    return {"without": way.without, "works": not by_rank, "seconds": seconds, "left_s": left_s, "failed": by_rank}
+    failed_on: dict[str, list[int]] = {}
+    for rank, (text, _, _) in zip(ctx.members, answers, strict=True):
+        if text:
+            failed_on.setdefault(text, []).append(rank)
+    kept = sorted(failed_on, key=lambda text: -len(failed_on[text]))[:MOST_TEXTS]
+    return {
+        "without": way.without,
+        "works": not failed_on,
+        "seconds": max(seconds for _, seconds, _ in answers),
+        "left_s": min(left_s for _, _, left_s in answers),
+        "failed": {text: ranges.to_text(failed_on[text]) for text in kept},
+    }

@@ -35,8 +35,8 @@ class Detour(NamedTuple):
 
     without: str
     """For messages."""
-    settings: Mapping[str, str | None]
-    """What leaves it out; None unsets a variable."""
+    settings: Mapping[str, str]
+    """What leaves it out."""
     fix: str
     within_node: bool = False
     """Whether it leads from one GPU of a node to another one, so that one pair of them may be at fault."""
@@ -77,15 +77,15 @@ PLUGIN = Detour(
     "Until then: export NCCL_NET_PLUGIN=none NCCL_TUNER_PLUGIN=none on all nodes.",
 )  # fmt: skip
 INTERFACE = Detour(
-    "with the interface that NCCL chooses by itself", {"NCCL_SOCKET_IFNAME": None},
-    "Unset NCCL_SOCKET_IFNAME, or set it to the interface that joins the nodes: ip -br addr on each.",
+    "with the interface that NCCL chooses by itself", {"NCCL_SOCKET_IFNAME": ""},
+    "Unset NCCL_SOCKET_IFNAME (see also nccl.conf), or set it to the interface that joins the nodes (ip -br addr).",
 )  # fmt: skip
 LOOPBACK = Detour(
     "over loopback", {"NCCL_SOCKET_IFNAME": "lo"},
     "The host cannot reach itself by its own address: see net.interfaces; iptables -vnL; ip -br addr. Until then, on "
     "one node: export NCCL_SOCKET_IFNAME=lo.",
 )  # fmt: skip
-SOCKETS_ONLY: Mapping[str, str | None] = {
+SOCKETS_ONLY: Mapping[str, str] = {
     name: value for way in (P2P, SHARED_MEMORY, CUMEM, NVLS, RDMA, PLUGIN) for name, value in way.settings.items()
 }
 """What the simplest way needs: the interface, the GPUs and the driver."""

@@ -10,9 +10,11 @@ CHECKSUMS = (("snmp", "Tcp", "InCsumErrors"), ("snmp", "Udp", "InCsumErrors"))
 SEGMENTS = (("snmp", "Tcp", "OutSegs"), ("snmp", "Tcp", "RetransSegs"))
 UNREAD = tuple(("netstat", "TcpExt", name) for name in ("TCPBacklogDrop", "PruneCalled", "RcvPruned"))
 """(file, protocol, counter) of /proc/net. UNREAD: what a host itself dropped whose processes did not read in time."""
-BACKLOG = "backlog drops"
-"""Received packets that found a core's backlog full (softnet_stat of /proc/net, the second column)."""
+PROCESSED, BACKLOG = "processed packets", "backlog drops"
+"""Received packets of the whole host, and those that found a core's backlog full (softnet_stat of /proc/net)."""
 MOST = 64
+ENDS = ("veth", "tun", "dummy")
+"""Kinds of which a host of containers has hundreds: they come last."""
 
 
 class Counters(TypedDict):
@@ -48,7 +50,7 @@ def _with_carriers(names: Collection[str], links: Collection[netlink.NetworkLink
     found = [link for link in links if link.name in names]
     for link in found:
         found += [other for other in links if _carries(other, link) and other not in found]
-    return found[:MOST]
+    return sorted(found, key=lambda link: link.kind in ENDS)[:MOST]
 
 
 def _carries(other: netlink.NetworkLink, link: netlink.NetworkLink) -> bool:
@@ -56,7 +58,8 @@ def _carries(other: netlink.NetworkLink, link: netlink.NetworkLink) -> bool:
 
 
 def _of_host(root: str) -> dict[str, int]:
-    found = {BACKLOG: sum(int(line.split()[1], 16) for line in read(f"{root}/proc/net/softnet_stat").splitlines())}
+    cores = [line.split() for line in read(f"{root}/proc/net/softnet_stat").splitlines()]
+    found = {name: sum(int(core[column], 16) for core in cores) for column, name in enumerate((PROCESSED, BACKLOG))}
     for file, protocol, counter in (*CHECKSUMS, *SEGMENTS, *UNREAD):
         value = _values(f"{root}/proc/net/{file}", protocol).get(counter, "")
         found |= {f"{protocol} {counter}": int(value)} if value.isdecimal() else {}

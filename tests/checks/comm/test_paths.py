@@ -96,12 +96,12 @@ def test_what_hangs_from_a_mebibyte_on_leaves_time_to_say_why(tmp_path: Path) ->
 
 
 @pytest.mark.more
-def test_where_every_way_hangs_all_share_one_deadline(tmp_path: Path) -> None:
-    """And no way is said to be better than another."""
-    finished = run(tmp_path, "NCCL_NO_SUCH=1 1000", of=1, facts=True)
-    (found,) = finished.findings()
-    assert found["code"] == "comm.paths.broken", finished.told()
-    assert "and in no other way (over sockets only and over loopback)" in found["message"], finished.told()
+def test_where_every_way_hangs_in_a_short_run_nothing_is_said_of_ways(tmp_path: Path) -> None:
+    """A process had 11 s, in which NCCL may not have started on a sound machine."""
+    finished = run(tmp_path, "NCCL_NO_SUCH=1 1000", of=1)
+    check = finished.check("comm.paths")
+    assert finished.findings() == [] and check["status"] == "skip", finished.told()
+    assert "no first all-reduce ended, in any way" in check["skipped"], finished.told()
     assert finished.left_over == [], finished.told()
 
 
@@ -128,7 +128,8 @@ def judged(
         for variant, value in zip(RUNS, times, strict=True)
     ]
     facts: dict[int, Any] = {
-        rank: {"bytes": timed.SIZE, "timings": timings, "trials": [], "pairs": []} for rank in range(2)
+        rank: {"bytes": timed.SIZE, "timings": timings, "trials": [], "pairs": [], "patience_s": 30.0}
+        for rank in range(2)
     }
     found = testing.judge(paths, facts, nodes={"a": [0], "b": [1]}, backend="nccl")
     return [(f"{each['severity']} {each['code'].rpartition('.')[2]}", each["message"]) for each in found]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from preflight import testing
+from preflight.check import ranges
 from preflight.checks.comm import paths
 from preflight.checks.comm.paths.search import SIMPLEST
 from preflight.checks.comm.paths.ways import AS_IT_IS, P2P, RDMA
@@ -15,8 +16,11 @@ CLOSED = "RuntimeError: Connection closed by peer"
 
 
 def trial(without: str, failed: dict[int, str] | None = None) -> dict[str, Any]:
-    by_rank = {str(rank): text for rank, text in (failed or {}).items()}
-    return {"without": without, "works": not by_rank, "seconds": 2.0, "left_s": 60.0, "failed": by_rank}
+    by_text: dict[str, list[int]] = {}
+    for rank, text in (failed or {}).items():
+        by_text.setdefault(text, []).append(rank)
+    texts = {text: ranges.to_text(ranks) for text, ranks in by_text.items()}
+    return {"without": without, "works": not texts, "seconds": 2.0, "left_s": 60.0, "failed": texts}
 
 
 def judged(
@@ -27,7 +31,8 @@ def judged(
     of = {f"node-{number}": list(range(starts[number], starts[number + 1])) for number in range(len(nodes))}
     met = [{"ranks": [a, b], "failed": failed} for a, b, failed in pairs]
     facts: dict[int, Any] = {
-        rank: {"bytes": 1, "timings": [], "trials": [*trials], "pairs": met} for rank in range(sum(nodes))
+        rank: {"bytes": 1, "timings": [], "trials": [*trials], "pairs": met, "patience_s": 30.0}
+        for rank in range(sum(nodes))
     }
     (found,) = testing.judge(paths, facts, nodes=of, backend="nccl")
     assert (found["code"], found["severity"]) == ("comm.paths.broken", "fail") and "expected it to work" in found[
@@ -93,3 +98,11 @@ def test_what_helped_once_before_the_time_was_over_is_said_and_names_nobody() ->
     found = judged(*HELPS[:3])
     assert "has worked once without P2P: there was no time" in found["message"] and "P2P_DISABLE" in found["fix"]
     assert found["where"] == {}
+
+
+def test_where_no_process_had_the_time_to_start_nothing_is_said_of_ways() -> None:
+    short = [FAILS, trial(SIMPLEST.without, dict.fromkeys(range(4), HANGS))]
+    facts: dict[int, Any] = {0: {"bytes": 1, "timings": [], "trials": short, "pairs": [], "patience_s": 8.0}}
+    (found,) = testing.judge(paths, facts, nodes={"a": [0]}, backend="nccl")
+    assert found["code"] == "comm.paths.not_timed" and found["not_measured"]
+    assert "and in no other way" in judged(*short)["message"]

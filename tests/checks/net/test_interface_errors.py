@@ -6,7 +6,7 @@ import pytest
 
 from preflight import testing
 from preflight.checks.net import interface_errors
-from preflight.checks.net.shared.packet_counters import BACKLOG, Counters
+from preflight.checks.net.shared.packet_counters import BACKLOG, PROCESSED, Counters
 
 START = {"rx_packets": 1000, "tx_packets": 1000, "rx_errors": 7, "went_down": 2}
 ENDED = {**START, "rx_packets": 101_000, "tx_packets": 101_000}
@@ -52,7 +52,8 @@ def named(found: list[dict[str, Any]]) -> Told:
         ({"ingress_drops": 3_000}, {}, [("warn", "dropped", "node-1")]),
         ({"queue_drops": 3_000}, {}, [("warn", "dropped", "node-1")]),
         ({"tx_dropped": 300}, {}, [("info", "dropped", "node-1")]),
-        ({}, {BACKLOG: 2_000}, [("warn", "dropped", "node-1")]),
+        ({}, {BACKLOG: 2_000, PROCESSED: 90_000}, [("warn", "dropped", "node-1")]),
+        ({}, {BACKLOG: 150, PROCESSED: 9_000_000}, []),  # of the whole host
         ({}, {"Tcp InCsumErrors": 2}, []),
         ({}, {"Tcp InCsumErrors": 2, "Udp InCsumErrors": 1}, [("warn", "checksum", "node-1")]),
         ({}, {"Tcp RetransSegs": 899}, []),
