@@ -42,6 +42,11 @@ def test_what_explains_a_failure_comes_at_once() -> None:
     assert ran(planned, c="timed_out") == ["a", "b", "c"]
 
 
+def test_new_workers_come_first_since_a_way_that_hangs_hangs_again() -> None:
+    planned = specs(a={}, near={"after": WHEN_BAD}, x={**EXPLAINS, "fresh": True})
+    assert ran(planned, a="timed_out") == ["a", "x", "near"]
+
+
 def test_but_not_before_what_it_needs() -> None:
     planned = specs(a={}, c={}, x={"after": {**WHEN_BAD, "c": After.NEEDS}})
     assert ran(planned, a="timed_out") == ["a", "c", "x"]

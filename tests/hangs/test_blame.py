@@ -348,6 +348,9 @@ def test_who_is_met_at_work_when_the_runs_time_is_over_is_not_blamed() -> None:
         hung = replace(at_work, state=state)
         (found,) = blame.findings("a.b", Scope.WORLD, {0: hung, 1: replace(at_work, collective=in_())}, JOB)
         assert found.where["rank"] == 0, "who is stopped, or sleeps, is known"
+    gave_up = Outcome("raised", 5.5, reason="timed out", in_collective=True, collective=in_())
+    (found,) = blame.findings("a.b", Scope.WORLD, {0: replace(at_work, doing="cuInit"), 1: gave_up}, JOB)
+    assert found.where["rank"] == 0, "it spins, and the others' patience was over"
 
 
 @pytest.mark.parametrize(
