@@ -32,8 +32,8 @@ OF_CODE = frozenset((
     "ddp_unused_params",
 ))  # fmt: skip
 """Causes where the user's line that raised matters."""
-RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
-"""Rows of connections that are tried again."""
+RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.", "service.", "storage.", "pmix.")
+"""Rows of what is tried again: connections, services, files."""
 SINGLE_NODE = "nccl.single_node"
 """Row of a job on one node."""
 _PLACES = tuple(
@@ -46,8 +46,10 @@ _PLACES = tuple(
     )
 )
 """Forms in which programs name whom a line is about."""
-TRIED = "shell."
-"""Rows of a shell's messages: a script may go on, and do without."""
+TRIED = ("shell.", "service.", "storage.", "pmix.")
+"""Rows of what a script or a loader does without, or tries again, whatever its line's level."""
+OVERCOME = ("gpu_oom", "host_oom_kill")
+"""Causes that a job may get over: a smaller batch, or another job's process."""
 XIDS = "kernel.xid_"
 _WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
@@ -154,16 +156,19 @@ def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
 
 
 def _is_over(evidence: Evidence, row: Signature) -> bool:
-    """Whether all its lines are warnings, a shell's, or of caught exceptions, and the job went on after each: a
-    connection that was tried again is no failure. What NCCL warns of, and other warnings than of connections, may
-    matter to a failure that follows."""
+    """Whether all its lines are warnings, of what is tried again, or of caught exceptions, and the job went on after
+    each. What NCCL warns of, and other warnings than of connections, may matter to a failure that follows."""
     if row.role not in ("cause", "failure", "fallout"):
         return False
-    lines, is_tried = [match.line for match in evidence.matches(row.name)], row.name.startswith(TRIED)
-    return all(
+    lines = [match.line for match in evidence.matches(row.name)]
+    is_overcome = row.slug in OVERCOME
+    is_tried = is_overcome or row.name.startswith(TRIED)
+    went_on = all(
         (is_tried or _is_warning(line) or _is_caught(evidence, line)) and evidence.progressed_after(line)
         for line in lines
-    ) and (row.name.startswith(RETRIED) or not any(evidence.failed_after(line) for line in lines))
+    )
+    but = row.slug if is_overcome else ""
+    return went_on and (row.name.startswith(RETRIED) or not any(evidence.failed_after(line, but) for line in lines))
 
 
 def _is_caught(evidence: Evidence, line: Line) -> bool:

@@ -173,10 +173,11 @@ class Evidence:
         later = (match for match in alive if match.line.file == line.file and match.line.number > line.number)
         return len({f"{match.signature.name} {sorted(match.groups.items())}" for match in later}) > 1
 
-    def failed_after(self, line: Line) -> bool:
-        """Whether the kept lines of its file show a failure after it."""
+    def failed_after(self, line: Line, but: str = "") -> bool:
+        """Whether the kept lines of its file show a failure after it, beside those of the slug `but`."""
         rows = [kept.matches() for kept in self.seen.values()]
-        failures = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
+        matches = [match for those in rows for match in those if match.signature.slug != but]
+        failures = [match.line for match in matches if match.signature.role in ("cause", "failure")]
         failures += [traceback.line for traceback in self.tracebacks.all()]
         return any(other.file == line.file and other.number > line.number for other in failures)
 

@@ -30,6 +30,8 @@ REST = 6
 FRAMES = 12
 """Innermost frames whose files are kept."""
 
+IGNORED, NEAR = "Exception ignored in", 4
+"""What Python writes above the traceback of a finalizer, and within how many lines."""
 _HEAD = re.compile(r"(?:Original |\+ Exception Group )?Traceback \(most recent call last\)")
 _FRAME = re.compile(r'^(?P<indent>[\s|]*)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?:: ?(?P<text>.*))?$")
@@ -141,6 +143,8 @@ class Tracebacks:
         self._rest: dict[tuple[str, int], _Rest] = {}
         """By file and number of an exception's line."""
         self._goes_on: dict[Source, _Rest] = {}
+        self._ignored: dict[Source, int] = {}
+        """By source, the number of its last line that announces an exception of a finalizer: the process goes on."""
 
     def __iter__(self) -> Iterator[Traceback]:
         """Those that no other one of the same source replaces."""
@@ -182,9 +186,13 @@ class Tracebacks:
                 if len(traceback.later) < 3:
                     traceback.later.add(progress)
         self._read_on(source, line)
+        if IGNORED in line.text and len(self._ignored) < OPEN:
+            self._ignored[source] = line.number
         if head := _HEAD.search(line.text):
             if not self.is_full(line):
-                self._begin(source, line, bool(slugs) or line.place.startswith(DEBUG_SERVER), head)
+                is_ignored = line.number - self._ignored.pop(source, -NEAR) < NEAR
+                known = bool(slugs) or is_ignored or line.place.startswith(DEBUG_SERVER)
+                self._begin(source, line, known, head)
         elif source in self._open:
             self._within(source, line, times, bool(slugs))
         elif ended:
