@@ -33,7 +33,7 @@ def two_ranks_on_each(
 @pytest.mark.more
 def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> None:
     finished = run_on(tmp_path, three, "--only", "net,comm.init", rendezvous=C10D, ranks=1)
-    net = ("net.interfaces", "net.rendezvous", "net.mesh")
+    net = ("net.interfaces", "net.rendezvous", "net.mesh", "net.interface_errors")
     is_silent(finished, 3, ("env.launch", *net, "comm.init"))
     assert "6 ordered pairs of 3 nodes" in finished.check("net.mesh")["summary"], finished.told()
 
@@ -49,7 +49,8 @@ def test_two_hosts_without_ipv4_and_behind_a_dead_gateway_are_sound(two: list[Ho
         names = [f"{address} {other.name}" for address, other in zip(addresses, two, strict=True)]
         host.etc("hosts", "127.0.0.1 localhost", "::1 localhost", *names)
     finished = ranks_on(tmp_path, two, "--only", "net,comm.init", master=addresses[0])
-    is_silent(finished, 2, ("env.launch", "net.interfaces", "net.rendezvous", "net.mesh", "comm.init"))
+    checks = ("env.launch", "net.interfaces", "net.rendezvous", "net.mesh", "comm.init", "net.interface_errors")
+    is_silent(finished, 2, checks)
 
 
 @pytest.mark.more
