@@ -58,12 +58,12 @@ def test_what_was_got_over_is_not_to_blame_for_what_came_later(before: str, tmp_
     ("text", "code"),
     [
         (STEPS + SMALLER, "gpu_oom"),
-        ("/bin/bash: line 3: torchrunn: command not found\n", "unknown"),
+        (STEPS + "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n", "unknown"),
         (STEPS + "step 50 | loss=inf | lr 1e-4\nstep 60 | loss=inf | lr 1e-4\n", "diverged"),
         (STEPS + "ERROR trainer: too many skipped batches, abort\n", "unknown"),
         (STEPS + "ERROR trainer: worker 3 failed\nINFO Shutting down gracefully\n", "unknown"),
     ],
-    ids=["oom at last", "no command", "inf", "gave up", "graceful"],
+    ids=["oom at last", "hydra", "inf", "gave up", "graceful"],
 )
 def test_what_is_no_end_well(text: str, code: str, tmp_path: Path) -> None:
     assert codes(tmp_path, text)[:1] == [code]

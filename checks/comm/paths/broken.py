@@ -23,8 +23,9 @@ ALL_WAYS = {way.without: way for way in (*ways.singly(2), *ways.of_sockets(1), *
 
 def findings(found: Found, patience_s: float, run: Run) -> Iterator[Finding]:
     """Where an all-reduce has failed as the job runs it. `patience_s`: what a process had."""
-    texts = [text for trial in found["trials"] for text in trial["failed"]]
-    slow_start = not any(trial["works"] for trial in found["trials"]) and all(t.startswith(NO_ANSWER) for t in texts)
+    trials = found["trials"]
+    all_hung = all(any(text.startswith(NO_ANSWER) for text in trial["failed"]) for trial in trials)
+    slow_start = all_hung and not any(trial["works"] for trial in trials)
     if slow_start and patience_s < ENOUGH_S:
         text = f"no first all-reduce ended, in any way, within the {patience_s:.0f} s for each process"
         yield NOT_TIMED.not_measured(f"{text}, expected {ENOUGH_S:g} s or more")
