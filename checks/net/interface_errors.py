@@ -202,8 +202,7 @@ def _dropped(rise: NodeRise, limit: float) -> Iterator[Finding]:
 
 def _checksums(rises: Mapping[int, NodeRise]) -> Iterator[Finding]:
     """Whoever counts them is the victim of anything on the way: named only where it is the only one of several."""
-    names = [f"{protocol} {counter}" for _, protocol, counter in CHECKSUMS]
-    wrong = {rank: {name: rise.host[name] for name in names if name in rise.host} for rank, rise in rises.items()}
+    wrong = {rank: {name: rise.host[name] for name in CHECKSUMS if name in rise.host} for rank, rise in rises.items()}
     bad = {rank: _listed(counts) for rank, counts in wrong.items() if sum(counts.values()) >= SURE}
     if bad:
         text = f"packets with wrong checksums arrived during the run ({_by_node(bad, rises)}), expected none"

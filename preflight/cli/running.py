@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from preflight.check import After, Level
+from preflight.check import Level
 from preflight.cli import catalog
+from preflight.core.plan import DEPENDS_ON
 from preflight.engine import baseline, identity, local_launch, supervisor
 from preflight.engine.run_context import RunOptions
 from preflight.errors import CannotWork, UsageError
@@ -146,7 +147,7 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
     """Asked in a child. One that cannot be loaded needs no torch either."""
 
     def tell(check: Check) -> str:
-        wanted = check.plan.ids(After.NEEDS | After.READS | After.USES)
+        wanted = check.plan.ids(DEPENDS_ON)
         others = [sources[id_] for id_ in wanted if id_ in sources]
         quick = levels.of(check).level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
         return "quick" if quick else "slow"

@@ -54,6 +54,10 @@ class After(Flag):
     """Not run after a fail of it: this check would fail for the same reason, and cost its deadline."""
 
 
+DEPENDS_ON = After.NEEDS | After.READS | After.USES
+"""The checks without which one cannot begin: they come along where it is chosen."""
+
+
 @dataclass(frozen=True, eq=False)
 class Asked:
     """What a run is asked for, as far as a plan may depend on it: it must be the same on all ranks."""

@@ -12,6 +12,7 @@ from preflight.core.action import Action
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.finding import Reported
 from preflight.core.job import Job
+from preflight.core.plan import DEPENDS_ON
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.membership import STRANGERS
 from preflight.errors import BrokenCheck, UsageError
@@ -62,7 +63,7 @@ def _load_built_in(specs: dict[str, Spec], job: Job, request: Request) -> None:
 
 
 def _wanted_by(spec: Spec) -> tuple[str, ...]:
-    return spec.plan.ids(After.NEEDS | After.READS | After.USES)
+    return spec.plan.ids(DEPENDS_ON)
 
 
 def _needs_itself(spec: Spec, specs: list[Spec]) -> str:

@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from preflight.core.plan import After
+from preflight.core.plan import DEPENDS_ON, After
 from preflight.planning.registry import Spec
 from preflight.results.result import Result
 
-BEFORE = After.NEEDS | After.READS | After.USES
-"""Without these it cannot begin."""
 AROUND_S = 5.0
 """What ends a check that hangs, and begins the next one with new workers."""
 
@@ -31,7 +29,7 @@ class Turns:
         if last and last.has_failed_ranks:
             waiting = [spec for spec in self._waiting.values() if last.check in spec.plan.ids(After.WHEN_BAD)]
             explaining = sorted(waiting, key=lambda spec: not spec.fresh)  # what hangs may hang old workers again
-            yield from (spec for spec in explaining if not self._waiting.keys() & spec.plan.ids(BEFORE))
+            yield from (spec for spec in explaining if not self._waiting.keys() & spec.plan.ids(DEPENDS_ON))
 
     def is_called_for(self, spec: Spec) -> bool:
         """Whether something was found of which it may tell more."""

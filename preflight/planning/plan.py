@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from preflight.check import After, Level
+from preflight.check import Level
 from preflight.core.facts import content_hash
+from preflight.core.plan import DEPENDS_ON
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.node_kinds import ProfileKind
@@ -88,7 +89,7 @@ def choose(specs: list[Spec], request: Request) -> list[Spec]:
     pending = list(wanted & set(by_id))
     while pending:
         spec = by_id[pending.pop()]
-        ids = spec.plan.ids(After.NEEDS | After.READS | After.USES)
+        ids = spec.plan.ids(DEPENDS_ON)
         needed = [id_ for id_ in ids if id_ in by_id and id_ not in wanted]
         wanted.update(needed)
         pending.extend(needed)

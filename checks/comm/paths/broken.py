@@ -30,9 +30,9 @@ def findings(found: Found, patience_s: float, run: Run) -> Iterator[Finding]:
         text = f"no first all-reduce ended, in any way, within the {patience_s:.0f} s for each process"
         yield NOT_TIMED.not_measured(f"{text}, expected {ENOUGH_S:g} s or more")
         return
-    own = [trial for trial in found["trials"] if trial["without"] == AS_IT_IS]
+    own = [trial for trial in trials if trial["without"] == AS_IT_IS]
     text = f"a first all-reduce fails {AS_IT_IS} ({_why(own[0])})"
-    helps, once = _helps(found["trials"]), _once(found["trials"])
+    helps, once = _helps(trials), _once(trials)
     if own[-1]["works"]:
         yield BROKEN.fail(f"{text} once, and works once; expected it to work", fix=NO_WAY)
     elif helps:
@@ -43,7 +43,7 @@ def findings(found: Found, patience_s: float, run: Run) -> Iterator[Finding]:
         text += f", and has worked once {once}: there was no time to try both again; expected it to work"
         yield BROKEN.fail(text, fix=ALL_WAYS[once].fix)
     else:
-        tried = words.some((trial["without"] for trial in found["trials"] if trial["without"] != AS_IT_IS), 8)
+        tried = words.some((trial["without"] for trial in trials if trial["without"] != AS_IT_IS), 8)
         yield BROKEN.fail(f"{text}, {_of_all(found['trials'])} ({tried}); expected it to work", fix=NO_WAY)
 
 
@@ -55,10 +55,9 @@ def _helps(trials: Sequence[Trial]) -> str | None:
 
 def _once(trials: Sequence[Trial]) -> str | None:
     """What has worked, and was not tried again."""
-    tried = Counter(trial["without"] for trial in trials)
-    return next(
-        (t["without"] for t in trials if t["works"] and t["without"] in ALL_WAYS and tried[t["without"]] == 1), None
-    )
+    times = Counter(trial["without"] for trial in trials)
+    worked = (trial["without"] for trial in trials if trial["works"])
+    return next((without for without in worked if without in ALL_WAYS and times[without] == 1), None)
 
 
 def _of_all(trials: Sequence[Trial]) -> str:

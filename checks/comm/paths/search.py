@@ -4,13 +4,14 @@ The simplest way comes first, and its time says how long the others are waited f
 the way that the job takes. Where it leads within a node, its GPUs then meet in pairs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
-from preflight.check import Context, Job, ranges
+from preflight.check import Context, ranges
 from preflight.checks.comm.paths import ways
 from preflight.checks.comm.paths.trial import Trial, attempt
 from preflight.checks.comm.paths.ways import AS_IT_IS, SOCKETS_ONLY, Detour
+from preflight.checks.comm.shared import meetings
 from preflight.sdk import pairs
 
 OWN = Detour(AS_IT_IS, {}, "")
@@ -39,7 +40,7 @@ class Search:
 
     def __init__(self, ctx: Context, patience_s: float, end: float) -> None:
         self._ctx, self._patience_s, self._end = ctx, patience_s, end
-        self._nodes = members_by_node(ctx.job, ctx.members)
+        self._nodes = meetings.group_by_node(ctx.job, ctx.members)
         self._turns = 0
         self.trials: list[Trial] = []
 
@@ -67,12 +68,12 @@ class Search:
 
     def _singly(self) -> list[Detour]:
         """NVLS takes three or more GPUs of a node. Without P2P it is not there, either: so it is left out first."""
-        has_nvls = max(map(len, self._nodes.values())) > 2
+        has_nvls = max(map(len, self._nodes)) > 2
         return sorted(ways.singly(len(self._nodes)), key=lambda way: (way is ways.NVLS) != has_nvls)
 
     def _pairs(self) -> Iterator[PairTrial]:
         """All pairs within each node, as far as there is time."""
-        most = min(MOST_PAIRED, max(map(len, self._nodes.values())))
+        most = min(MOST_PAIRED, max(map(len, self._nodes)))
         left_s = self.trials[-1]["left_s"]
         for turn in pairs.rounds(most, most) if most > 2 else ():
             if left_s < LEAST_S:
@@ -81,21 +82,14 @@ class Search:
             own = next((pair for pair in met if self._ctx.rank in pair), [self._ctx.rank])
             trial = self._attempt(OWN, own)
             left_s = trial["left_s"]
+            failed = {text: {*ranges.from_text(ranks)} for text, ranks in trial["failed"].items()}
             for pair in met:
-                failed = {text: {*ranges.from_text(ranks)} for text, ranks in trial["failed"].items()}
                 why = [text for text, ranks in failed.items() if ranks & {*pair}]
                 yield {"ranks": pair, "failed": why[0] if why else ""}
 
     def _meeting(self, turn: int, most: int) -> Iterator[list[int]]:
-        for ranks in self._nodes.values():
+        for ranks in self._nodes:
             for place, rank in enumerate(ranks[:most]):
                 other = pairs.partner(place, turn, most)
                 if other is not None and place < other < len(ranks):
                     yield [rank, ranks[other]]
-
-
-def members_by_node(job: Job, members: Sequence[int]) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for rank in members:
-        found.setdefault(job.node_of(rank).node, []).append(rank)
-    return found

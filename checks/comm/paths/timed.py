@@ -103,10 +103,11 @@ class _Series:
 
 
 def _seconds_of_one(ctx: Context, turn: str, settings: Mapping[str, str], patience_s: float) -> float:
+    import torch
     from torch import distributed as dist
 
-    value = join(ctx, turn, ctx.members, settings, patience_s)
-    value = value.new_zeros((SIZE if ctx.device.type == "cuda" else SIZE_ELSEWHERE) // 4)
+    join(ctx, turn, ctx.members, settings, patience_s)
+    value = torch.zeros((SIZE if ctx.device.type == "cuda" else SIZE_ELSEWHERE) // 4, device=ctx.device)
     for _ in range(WARM_UP):
         dist.all_reduce(value)
     return min(_pass(value) for _ in range(PASSES))

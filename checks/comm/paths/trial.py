@@ -6,13 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from preflight.check import Context, NoReply, Probe, ranges, words
 from preflight.checks.comm.paths.ways import Detour
-
-if TYPE_CHECKING:
-    import torch
 
 SIZES = (4, 1 << 20, 8 << 20)
 """Bytes: the job's first collective, what NCCL splits over its channels, and what leaves its protocols for small
@@ -34,11 +31,8 @@ class Trial(TypedDict):
     """Why: {text: the ranks, as "0-3,7"}; at most MOST_TEXTS, since each rank may name another peer."""
 
 
-def join(
-    ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str], patience_s: float
-) -> "torch.Tensor":
-    """The process group of a trial, in a new process, where NCCL has not read the environment yet. Returns zeros of the
-    largest size on this rank's device."""
+def join(ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str], patience_s: float) -> None:
+    """The process group of a trial, in a new process, where NCCL has not read the environment yet."""
     os.environ.update(settings)
     import torch
     from torch import distributed as dist
@@ -54,14 +48,15 @@ def join(
         timeout=timedelta(seconds=patience_s),
         device_id=ctx.device if on_gpu else None,
     )
-    return torch.zeros(max(SIZES) // 4, device=ctx.device)
 
 
 def sums(ctx: Context, turn: str, ranks: Sequence[int], settings: Mapping[str, str], patience_s: float) -> str:
     """What is wrong with the sums, or "". Each rank adds its number, so that each sum is known and exact."""
+    import torch
     from torch import distributed as dist
 
-    value = join(ctx, turn, ranks, settings, patience_s)
+    join(ctx, turn, ranks, settings, patience_s)
+    value = torch.zeros(max(SIZES) // 4, device=ctx.device)
     expected = len(ranks) * (len(ranks) + 1) / 2
     for size in SIZES:
         part = value[: size // 4].fill_(ranks.index(ctx.rank) + 1.0)

@@ -7,22 +7,23 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 AS_IT_IS = "as the job runs it"
+WITHOUT_NVLS, WITHOUT_P2P = "without NVLS and NVLink between nodes", "without P2P"
 _NO_NVLS = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
 _NO_P2P = {**_NO_NVLS, "NCCL_P2P_DISABLE": "1"}
 NETWORK = "over the network only"
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     AS_IT_IS: {},
-    "without NVLS and NVLink between nodes": _NO_NVLS,
-    "without P2P": _NO_P2P,
+    WITHOUT_NVLS: _NO_NVLS,
+    WITHOUT_P2P: _NO_P2P,
     NETWORK: {**_NO_P2P, "NCCL_SHM_DISABLE": "1"},
 }
 """To be timed: each disables more than the one before."""
 
 
 FIXES: Mapping[str, str] = {
-    "without NVLS and NVLink between nodes": "There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 "
+    WITHOUT_NVLS: "There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 "
     "Fabric; with NVLink between nodes also nvidia-imex-ctl -N. Until then: NCCL_NVLS_ENABLE=0.",
-    "without P2P": "There: nvidia-smi nvlink -s and -e; nvidia-smi topo -p2p r; ACS and the IOMMU (node.kernel). Until "
+    WITHOUT_P2P: "There: nvidia-smi nvlink -s and -e; nvidia-smi topo -p2p r; ACS and the IOMMU (node.kernel). Until "
     "then: NCCL_P2P_DISABLE=1.",
     NETWORK: "There: df /dev/shm; numactl --hardware; top, for what else uses the memory. Until then: "
     "NCCL_SHM_DISABLE=1 and NCCL_P2P_DISABLE=1.",
@@ -43,7 +44,7 @@ class Detour(NamedTuple):
 
 
 P2P = Detour(
-    "without P2P", {"NCCL_P2P_DISABLE": "1"},
+    WITHOUT_P2P, {"NCCL_P2P_DISABLE": "1"},
     "GPUs cannot reach each other's memory. On that node: dmesg | grep -i -e iommu -e DMAR; node.kernel says whether "
     "the IOMMU or ACS is on (kernel parameter iommu=pt, BIOS: ACS off); nvidia-smi topo -p2p r. "
     "Until then: export NCCL_P2P_DISABLE=1 on all nodes.",
@@ -62,7 +63,7 @@ CUMEM = Detour(
     within_node=True,
 )  # fmt: skip
 NVLS = Detour(
-    "without NVLS and NVLink between nodes", _NO_NVLS,
+    WITHOUT_NVLS, _NO_NVLS,
     "There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; with NVLink between nodes also "
     "nvidia-imex-ctl -N. Until then: export NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 on all nodes.",
 )  # fmt: skip

@@ -6,10 +6,11 @@ from typing import TypedDict
 from preflight.check import read
 from preflight.sdk import netlink
 
-CHECKSUMS = (("snmp", "Tcp", "InCsumErrors"), ("snmp", "Udp", "InCsumErrors"))
-SEGMENTS = (("snmp", "Tcp", "OutSegs"), ("snmp", "Tcp", "RetransSegs"))
-UNREAD = tuple(("netstat", "TcpExt", name) for name in ("TCPBacklogDrop", "PruneCalled", "RcvPruned"))
-"""(file, protocol, counter) of /proc/net. UNREAD: what a host itself dropped whose processes did not read in time."""
+CHECKSUMS = ("Tcp InCsumErrors", "Udp InCsumErrors")
+KEPT = (
+    *CHECKSUMS, "Tcp OutSegs", "Tcp RetransSegs", "TcpExt TCPBacklogDrop", "TcpExt PruneCalled", "TcpExt RcvPruned",
+)  # fmt: skip
+"""Of /proc/net/snmp and netstat. The last three: what a host itself dropped whose processes did not read in time."""
 PROCESSED, BACKLOG = "processed packets", "backlog drops"
 """Received packets of the whole host, and those that found a core's backlog full (softnet_stat of /proc/net)."""
 MOST = 64
@@ -60,16 +61,19 @@ def _carries(other: netlink.NetworkLink, link: netlink.NetworkLink) -> bool:
 def _of_host(root: str) -> dict[str, int]:
     cores = [line.split() for line in read(f"{root}/proc/net/softnet_stat").splitlines()]
     found = {name: sum(int(core[column], 16) for core in cores) for column, name in enumerate((PROCESSED, BACKLOG))}
-    for file, protocol, counter in (*CHECKSUMS, *SEGMENTS, *UNREAD):
-        value = _values(f"{root}/proc/net/{file}", protocol).get(counter, "")
-        found |= {f"{protocol} {counter}": int(value)} if value.isdecimal() else {}
+    for file in ("snmp", "netstat"):
+        counts = _by_protocol(f"{root}/proc/net/{file}")
+        found |= {name: int(counts[name]) for name in KEPT if counts.get(name, "").isdecimal()}
     return {name: count for name, count in found.items() if count}
 
 
-def _values(path: str, protocol: str) -> dict[str, str]:
-    """A line of names and one of numbers for each protocol."""
-    lines = [line.split() for line in read(path).splitlines() if line.startswith(f"{protocol}:")]
-    return dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
+def _by_protocol(path: str) -> dict[str, str]:
+    """{"Tcp InCsumErrors": "0"}: each protocol has a line of names and one of numbers."""
+    lines = [line.split() for line in read(path).splitlines() if line.strip()]
+    found: dict[str, str] = {}
+    for (protocol, *names), (_, *numbers) in zip(lines[::2], lines[1::2], strict=False):
+        found |= {f"{protocol.rstrip(':')} {name}": number for name, number in zip(names, numbers, strict=False)}
+    return found
 
 
 def risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
