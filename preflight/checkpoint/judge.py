@@ -45,9 +45,9 @@ def _message(group: list[Flaw], names: list[str]) -> str:
     texts = list(dict.fromkeys(flaw.text for flaw in group))
     if not names:
         subject = f"{group[0].file}: " * bool(group[0].file)
-        return f"{subject}{words.some(texts, NAMED, '; ', '; ')}"
+        return f"{subject}{words.clauses(texts, NAMED)}"
     if len(names) == 1:
-        return f"{names[0]}: {words.some(texts, NAMED, '; ', '; ')}"
+        return f"{names[0]}: {words.clauses(texts, NAMED)}"
     if len(texts) == 1:
         return f"{count(len(names), 'tensor')}: each {texts[0]}: {words.some(names, NAMED)}"
     told = "; ".join(f"{flaw.tensor}: {flaw.text}" for flaw in group[:NAMED])

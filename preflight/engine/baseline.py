@@ -10,7 +10,7 @@ from preflight.core.answer import Failure
 from preflight.core.facts import FactsStore, to_text
 from preflight.core.finding import Reported
 from preflight.core.job import Job
-from preflight.core.words import some
+from preflight.core.words import clauses
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.run_findings import run_finding
 from preflight.errors import UsageError
@@ -62,7 +62,7 @@ def read(loop: EventLoop, path: str, job: Job, sources: Mapping[str, Source]) ->
         compared = _compared(sources, {*kept["left_out"], *(row[0] for row in kept["figures"])})
         left = [f"{check}: {why}" for check, why in kept["left_out"].items() if check in compared]
         figures = to_text({"figures": [row for row in kept["figures"] if row[0] in compared]})
-        return {"figures": figures, "left_out": some(left, 4, "; ", "; ")}
+        return {"figures": figures, "left_out": clauses(left)}
 
     answer = loop.ask(look, READ_S)
     value = {"refused": f"cannot be used: reading it {answer.text}"} if isinstance(answer, Failure) else answer.value

@@ -62,7 +62,7 @@ class RunContext:
         self.astray = ""
         """On rank 0: why MASTER_ADDR does not lead to this node."""
         self.entry = ""
-        """The run's entry in the history, as JSON, if `--baseline auto` has already run_report it."""
+        """The run's entry in the history, as JSON, if `--baseline auto` has already made it."""
         self._not_ours = own_children()
         """The children of a shell that started them in the background and then became this process by exec."""
 
@@ -74,7 +74,7 @@ class RunContext:
         return min(most, max(5.0, self.task.deadline_s / 3))
 
     def say(self, text: str) -> None:
-        """Shows a check's line on the screen, before the report is run_report, without secrets."""
+        """Shows a check's line on the screen, before the report is made, without secrets."""
         self.task.output.say(self.scrub.text(text))
 
     # The worker

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.core.rank_ranges import count
-from preflight.core.words import some
+from preflight.core.words import clauses, some
 from preflight.results import console
 
 MOST = 10
@@ -52,4 +52,4 @@ def _step(step: Mapping[str, Any]) -> str:
     where = step["unit"] or step["kind"]
     text = f"{step['check']} {step['name']}: {step['before']:.4g} to {step['after']:.4g} {step['measure']} "
     text += f"({step['ratio'] - 1:+.1%}) since {step['since']}, {where}{'; it is over' * step['over']}"
-    return f"{text}; changed then: {some(step['changed'], 4, '; ', '; ') or 'nothing that is recorded'}"
+    return f"{text}; changed then: {clauses(step['changed']) or 'nothing that is recorded'}"

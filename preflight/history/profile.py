@@ -9,7 +9,7 @@ from typing import Any
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.rank_ranges import count
-from preflight.core.words import some
+from preflight.core.words import clauses, some
 from preflight.planning.node_kinds import OF_A_GPU, OF_AN_INTERFACE, VERSIONS, ProfileKind, Value, kind_of, model_of
 
 GPUS = "GPUs on the node"
@@ -169,7 +169,7 @@ def which(path: str, made: Sequence[ProfileKind], entry: Mapping[str, Any], aske
             of_kind.setdefault(kind.name, []).append(values)
     held = [f'{count(len(each), "node")} of the kind "{name}" ({count(sum(each), "value")})'
             for name, each in of_kind.items()]  # fmt: skip
-    told = f"compared with the profile {path}: {some(held, LISTED, '; ', '; ')}"
+    told = f"compared with the profile {path}: {clauses(held, LISTED)}"
     if not held:
         told = f"no node was compared with the profile {path}: none of its values was measured"
     return Reported(
@@ -222,7 +222,7 @@ def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
         told = f"{count(len(other), 'value')} differ{'s' * (len(other) == 1)} from the profile ({kind.name}): "
         fix = "Correct it on the node; if the profile is out of date, write it again: preflight profile REPORT."
         evidence = {"differences": other}
-        found = _found("warn", "profile_differs", f"{told}{some(other, LISTED, '; ', '; ')}", node, fix)
+        found = _found("warn", "profile_differs", f"{told}{clauses(other, LISTED)}", node, fix)
         yield Reported(**{**vars(found), "evidence": evidence})
 
 

@@ -63,7 +63,7 @@ class Result:
     def why_skipped(self) -> str | None:
         """Why ranks, or parts of the check, were not measured; None if all were."""
         parts = dict.fromkeys(finding.message for finding in self.findings if finding.not_measured)
-        in_part = f"{IN_PART}{words.some(parts, 2, '; ', '; ')}" if parts else None
+        in_part = f"{IN_PART}{words.clauses(parts, 2)}" if parts else None
         return "; ".join(filter(None, (self.skipped, in_part))) if self.skipped or in_part else self.skipped
 
     @property

@@ -145,7 +145,7 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             text = f"{measured['error']}; expected a result"
             yield DEVICE_ERROR.fail(text, uuid=measured["uuid"], **run.job.where(rank))
         if untried := measured.get("no_memory"):
-            text = f"not measured: {words.some(untried, 2, '; ', '; ')}; expected free memory there"
+            text = f"not measured: {words.clauses(untried, 2)}; expected free memory there"
             yield SLOW.not_measured(text, fix=_FREE, **run.job.where(rank))
     yield from _wrong(facts, run)
     yield from _unstable(facts, run)

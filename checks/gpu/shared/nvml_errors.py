@@ -72,7 +72,7 @@ def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
             odd = [note for note in notes if 2 * common[note] <= total or total == 1]
             if odd and (node, uuid) not in named:
                 named.add((node, uuid))
-                text = f"GPU {look['numbers'][uuid]} answers with errors: {words.some(odd, SHOWN, '; ', '; ')}"
+                text = f"GPU {look['numbers'][uuid]} answers with errors: {words.clauses(odd, SHOWN)}"
                 where = {"node": node, "gpu": look["numbers"][uuid], "uuid": uuid}
                 text += "; expected values, as from its siblings"
                 yield NO_ANSWER.warn(text, evidence={"errors": odd}, **where)

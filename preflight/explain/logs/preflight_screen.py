@@ -30,7 +30,7 @@ def find_candidates(evidence: Evidence, book: Book) -> Iterator[Candidate]:
         found = dict.fromkeys(f"{match.groups.get('who', '')} [{match.groups['code']}]".strip() for match in matches)
         culprits = [_culprit(match.groups.get("who", "")) for match in matches]
         where = culprits[0][0] if all(where == culprits[0][0] for where, _ in culprits) else {}
-        text = f"preflight's own screen in this log says FAIL: {words.some(found, MOST_NAMED, '; ', '; ')}"
+        text = f"preflight's own screen in this log says FAIL: {words.clauses(found, MOST_NAMED)}"
         lines = [match.line for match in matches]
         made = from_lines(
             evidence, slug, "cause", WEIGHT, text, lines, where, frozenset(), "high", matches[0].signature.name, FIX
