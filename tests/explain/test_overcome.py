@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.command import explain_paths
-from preflight.results.report import findings
 
 STEPS = "".join(f"step {number}: loss 2.{9 - number // 10} lr 1e-4\n" for number in range(10, 50, 10))
 KEY_ERROR = (
@@ -27,7 +26,7 @@ TOLERATIONS = (
 
 def codes(folder: Path, text: str) -> list[str]:
     (folder / "job.log").write_text(text)
-    found = findings(explain_paths([str(folder / "job.log")]))
+    found = explain_paths([str(folder / "job.log")]).findings
     return [finding.code.removeprefix("explain.") for finding in found if finding.severity in ("fail", "warn")]
 
 
