@@ -66,7 +66,7 @@ class RendezvousNode:
         self.name = node_names.safe(socket.gethostname())
         self.nonce = uuid.uuid4().hex
         self._ephemeral = _listen()
-        self._said, self._said_at = "", 0.0
+        self._waiting_text, self._waiting_at = "", 0.0
         self._store_client: StoreClient | None = None
 
     @property
@@ -79,9 +79,9 @@ class RendezvousNode:
     def say_waiting(self, text: str, end: float) -> None:
         """Repeats a text only now and then: many nodes may share one screen."""
         now = time.monotonic()
-        if text != self._said or now - self._said_at >= AGAIN_SAID_S:
+        if text != self._waiting_text or now - self._waiting_at >= AGAIN_SAID_S:
             self.say(f"{text} (at most {max(0.0, end - now):.0f} s more)")
-            self._said, self._said_at = text, now
+            self._waiting_text, self._waiting_at = text, now
 
     def pause(self, seconds: float) -> None:
         end = self.loop.until(seconds)
@@ -197,11 +197,11 @@ def _end_parent(channel: Channel, after_s: float, screen: int, message: str) -> 
 def _listen() -> socket.socket:
     """At a port that the system chooses, as workers do; with IPv4 and IPv6, if the host has both."""
     try:
-        made = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
     except (OSError, ValueError):  # a host without IPv6
-        made = socket.create_server(("", 0), backlog=BACKLOG)
-    made.setblocking(False)
-    return made
+        listener = socket.create_server(("", 0), backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
 
 
 def _about_this_host(request: RendezvousRequest) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def groups(
     kinds: dict[tuple[object, ...], list[Reported]] = {}
     for finding in found:
         kinds.setdefault((finding.severity, finding.code, finding.counts), []).append(finding)
-    return [_group([_entry(each, places, checks, from_logs) for each in its]) for its in kinds.values()]
+    return [_group([_entry(each, places, checks, from_logs) for each in kind]) for kind in kinds.values()]
 
 
 def _group(entries: list[dict[str, Any]]) -> dict[str, Any]:
