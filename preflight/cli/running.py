@@ -119,8 +119,9 @@ def run(options: argparse.Namespace) -> int:
     quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
     quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
     if alone and not quick:
-        output, now = Output(options.json, options.report), time.time()
-        refused = output.names() and paths.ask(output.names(), lambda: output.refusal(now))
+        output = Output(options.json, options.report)
+        before = 0.0 if earlier else time.time()  # it may be the report that is there: rank 0 reads and then removes it
+        refused = output.names() and paths.ask(output.names(), lambda: output.refusal(before))
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])

@@ -84,7 +84,7 @@ class RunContext:
     def new_slot(self, run_id: str, job: Job) -> WorkerSlot:
         """The slot for this rank's worker, which is not started yet."""
         if job.backend == "nccl":
-            self.run_folder = tempfile.mkdtemp(prefix="preflight-")
+            self.run_folder = _private_folder()
         rank = self.identity.rank or 0
         new_worker = partial(self._new_worker, run_id, job)
         read_log = partial(worker.nccl_log, self.run_folder, rank)
@@ -172,3 +172,12 @@ class RunContext:
         )
         failed = {sinks.names(): answer.text} if isinstance(answer, Failure) else answer.value
         return [self.scrub.text(f"{name}: got nothing: {why}") for name, why in failed.items()]
+
+
+def _private_folder() -> str:
+    """A new folder for NCCL's log, or "" where no temporary folder can be written, as in a pod whose root is read-only:
+    the run goes on without the log."""
+    try:
+        return tempfile.mkdtemp(prefix="preflight-")
+    except OSError:
+        return ""
