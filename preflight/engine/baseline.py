@@ -35,7 +35,7 @@ def refuse_unreadable(path: str) -> None:
         raise UsageError(f"--baseline {path}: {refused}", everywhere=False)
 
 
-def _refusal(path: str) -> dict[str, Any]:
+def _refusal(path: str) -> dict[str, object]:
     try:
         _loaded(path)
     except UsageError as error:
@@ -95,7 +95,7 @@ def compared_with_history(
     from preflight.history import archive, expected
     from preflight.history.entry import entry
 
-    def look() -> dict[str, Any]:
+    def look() -> dict[str, object]:
         try:
             if not os.path.exists(path):
                 return {"findings": [expected.which([], "this is the first run").to_json()], "entry": early}

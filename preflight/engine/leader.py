@@ -191,7 +191,7 @@ class Leader:
         shutdown.farewell(self.loop, verdict, 0)
         return result.USAGE
 
-    def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
+    def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, object]:
         """Publishes what all ranks need to end. `living` and as many processes as `strangers` are waited for; `attempt`
         separates a restart's farewells from the first ones; a restart of the same `command` repeats the verdict."""
         verdict = {
@@ -212,7 +212,7 @@ class Leader:
 
     # A restart of the job
 
-    def _earlier_verdict(self) -> dict[str, Any] | None:
+    def _earlier_verdict(self) -> dict[str, object] | None:
         """The failure that a restart repeats. After a pass the machine is tested again: something else has failed."""
         if not self.identity.restarts:
             return None

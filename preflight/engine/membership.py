@@ -103,7 +103,7 @@ class Membership:
         self._greeted[arrival.nonce] = (arrival, why)
         self.put(store_keys.welcome(arrival.nonce), self._welcome(why or "member"))
 
-    def _welcome(self, place: str) -> dict[str, Any]:
+    def _welcome(self, place: str) -> dict[str, object]:
         proofs = [store_messages.proof_of(proof) for proof in self._proofs]
         return {"run": self.run_id, "place": place, "proofs": proofs}
 

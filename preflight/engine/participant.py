@@ -35,7 +35,7 @@ class NoCoordinator(Exception):  # noqa: N818 -- an event
     """Rank 0 does not answer, or no longer does. Its text says which."""
 
 
-def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> dict[str, Any]:
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> dict[str, object]:
     """run (its id), place ("member", or why this process has no place: see membership.py) and proofs (hashes, by exit
     code). Raises NoCoordinator and ForeignWriter."""
     start, end = time.monotonic(), loop.until(within_s)
@@ -89,7 +89,7 @@ class Participant:
         self._last_beat = 0
         """The number of rank 0's last sign of life."""
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Runs until the verdict, and returns it. Raises NoCoordinator if rank 0 falls silent."""
         while self.verdict is None:
             if self.loop.left < -OVERDUE_S:

@@ -4,7 +4,6 @@ enough. `--baseline REPORT` (`judge`), `--baseline auto` (expected.py) and `pref
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
@@ -94,7 +93,7 @@ def sentence(slower: Sequence[FigureChange], before: str) -> str:
 def judge(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
     groups: Iterable[Group] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     """What `judging.call_judge` returns; beside its findings the one that the check is slower than in the run of
     `--baseline REPORT`, if that has figures of it."""
     answer = judging.call_judge(source, job, outcomes, book, settings, groups)
@@ -111,7 +110,7 @@ def judge(
 
 def _slower_than_baseline(
     source: Source, job: Job, book: FactsStore, settings: Mapping[str, str], before: Sequence[KeptFigure]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     check = registry.load(source)
     option = check.options.get(SHARE)
     least = check.values(settings).get(option) if option else None

@@ -1,7 +1,6 @@
 """The page of `preflight diff --html`: the text of the screen, all values in tables, and the speeds as a picture."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from markupsafe import Markup
 
@@ -40,7 +39,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _sections(found: RunDifference) -> Iterator[dict[str, Any]]:
+def _sections(found: RunDifference) -> Iterator[dict[str, object]]:
     groups = (("New", found.findings.came), ("Gone", found.findings.went), ("As before", found.findings.stayed))
     heads = ["severity", "culprit", "what was found", "fix", "code"]
     tables = [tag("h3", title) + _table(heads, [_finding(each) for each in group], title)
@@ -66,7 +65,7 @@ def _sections(found: RunDifference) -> Iterator[dict[str, Any]]:
         yield _section("silent", "Not compared", content, None)
 
 
-def _section(id_: str, title: str, content: Markup, count: int | None) -> dict[str, Any]:
+def _section(id_: str, title: str, content: Markup, count: int | None) -> dict[str, object]:
     return {"id": id_, "title": title, "content": content, "count": count, "note": "", "figures": []}
 
 

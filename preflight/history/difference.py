@@ -34,7 +34,7 @@ class ComparedFinding:
         before = self.severity_before or self.finding.severity
         return self.weight < weight(before, waived=self.finding.waived is not None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         before = {} if self.severity_before is None else {"severity_before": self.severity_before}
         return {**self.finding.to_json(), "nodes": list(self.nodes), **before}
 

@@ -44,7 +44,7 @@ def html(found: Answers, courses: Sequence[Course], path: str) -> str:
     return frame.document("preflight history", body, {"plots": []})
 
 
-def _sections(found: Answers, courses: Sequence[Course]) -> Iterator[dict[str, Any]]:
+def _sections(found: Answers, courses: Sequence[Course]) -> Iterator[dict[str, object]]:
     failing = [[node.node, f"{node.score:.2f}", node.failed, node.runs, node.spells, some(node.codes)]
                for node in found.failing]  # fmt: skip
     yield _section("failing", "Nodes that fail again and again", "Of the last 30 days, by their score.",
@@ -71,14 +71,14 @@ def _step(step: FigureStep) -> list[str]:
     return [*of, *values, "over" if step.over else "", changed]
 
 
-def _section(id_: str, title: str, note: str, heads: list[str], rows: list[list[Any]]) -> dict[str, Any]:
+def _section(id_: str, title: str, note: str, heads: list[str], rows: list[list[Any]]) -> dict[str, object]:
     shown = [[console.plain(str(cell)) for cell in row] for row in rows[:MOST]]
     content = plotted.table(heads, shown, id_) or tag("p", "None.")
     content += tag("p", f"{len(rows) - MOST:,} more are in --json.") if len(rows) > MOST else Markup("")
     return {"id": id_, "title": title, "note": note, "content": content, "count": len(rows), "figures": []}
 
 
-def _figures(steps: Sequence[FigureStep], courses: Sequence[Course]) -> dict[str, Any]:
+def _figures(steps: Sequence[FigureStep], courses: Sequence[Course]) -> dict[str, object]:
     """A picture of each figure: a curve for the job; for nodes or GPUs a band of all, and curves of some with steps."""
     last = max((points[-1][0].started for _, points in courses), default=0.0)
     groups = grouped(courses, lambda course: course[0].of)

@@ -86,7 +86,7 @@ class FigureStep:
     changed: Sequence[str]
     """What else changed between the runs before and after the step, as sentences."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         own = {name: value for name, value in vars(self).items() if name != "series"}
         return {**vars(self.series), **own}
 

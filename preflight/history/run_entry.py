@@ -128,7 +128,7 @@ class RunEntry:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Checks whose facts could not be used, and why."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         return plain | {
             "findings": [vars(finding) for finding in self.findings],

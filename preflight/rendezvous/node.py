@@ -70,7 +70,7 @@ class RendezvousNode:
         self._store_client: StoreClient | None = None
 
     @property
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, object]:
         return {"name": self.request.host, "port": self.request.port}
 
     def say(self, text: str) -> None:
@@ -155,7 +155,7 @@ class RendezvousNode:
         seconds = self.loop.ask(lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
-    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:
+    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, object]]]:
         """New entries. Any process may write to torch's store: raises Stopped if it is not what preflight writes."""
         try:
             if log.count() > MOST_ENTRIES * self.request.nnodes:
@@ -204,7 +204,7 @@ def _listen() -> socket.socket:
     return listener
 
 
-def _about_this_host(request: RendezvousRequest) -> dict[str, Any]:
+def _about_this_host(request: RendezvousRequest) -> dict[str, object]:
     """By torch's own rule, which is not public: `serves` is None if another version has no such function."""
     serves: bool | None = None
     nameless = ""

@@ -63,7 +63,7 @@ def reach(value: dict[str, Any]) -> Reach:
     }  # fmt: skip
 
 
-def _connection(value: dict[str, Any]) -> Connection:
+def _connection(value: dict[str, object]) -> Connection:
     kind = value["kind"] if value["kind"] in KINDS else "other"
     texts = {name: _text(value[name]) for name in ("address", "source", "error")}
     return {"seconds": float(value["seconds"]), "kind": kind, **texts}  # type: ignore[typeddict-item]  # the other keys

@@ -101,7 +101,7 @@ def fix(finding: Reported) -> str:
     return f"{finding.fix}{action}"
 
 
-def _papers(finding: Reported) -> dict[str, Any]:
+def _papers(finding: Reported) -> dict[str, object]:
     """UUID and serial number of a GPU that also has an index: for the ticket, below the message."""
     where = finding.where
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}

@@ -199,14 +199,14 @@ def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, A
     return found
 
 
-def _checked(check: Check, finding: object, judged: object) -> dict[str, Any]:
+def _checked(check: Check, finding: object, judged: object) -> dict[str, object]:
     try:
         return as_json(check, finding)
     except (errors.BrokenCheck, TypeError, ValueError) as error:
         raise _AtYield(_yielded_at(judged, registry.own_path(check.source))) from error
 
 
-def as_json(check: Check, finding: object) -> dict[str, Any]:
+def as_json(check: Check, finding: object) -> dict[str, object]:
     """As the report holds it. Raises BrokenCheck for what is no finding of this check."""
     if not isinstance(finding, Finding):
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
@@ -244,7 +244,7 @@ def _culprit(key: str, value: object) -> int | str:
     return value if isinstance(value, int) else value[:TEXT_LIMIT]
 
 
-def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
+def _evidence(evidence: dict[str, object]) -> dict[str, object]:
     size = len(json.dumps(evidence, allow_nan=False))
     return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
 
@@ -263,7 +263,7 @@ def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[
         return [f"{name}() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"]
 
 
-def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
+def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, object]]:
     """What plot() yields, as JSON; if it raises, its error in a table."""
     function = getattr(check.module, "plot", None)
     if function is None or not facts:

@@ -39,14 +39,14 @@ def html(report: Report) -> str:
     return frame.document(f"preflight: {report.verdict}", body, _data(report, table, data))
 
 
-def _data(report: Report, table: StatusTable, plots: list[dict[str, Any]]) -> dict[str, Any]:
+def _data(report: Report, table: StatusTable, plots: list[dict[str, object]]) -> dict[str, object]:
     return {
         "nodes": [node.node for node in report.job.nodes], "checks": table.checks,
         "letters": table.letters(), "plots": plots,
     }  # fmt: skip
 
 
-def _sections(checks: Sequence[CheckEntry]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _sections(checks: Sequence[CheckEntry]) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     shown, data = plotted.figures((check.check, check.plots) for check in checks)
     family = {figure["check"]: figure["check"].partition(".")[0] for figure in shown}
     order = [*TITLES, *dict.fromkeys(name for name in family.values() if name not in TITLES)]
@@ -61,7 +61,7 @@ def _kind(figure: Mapping[str, Any]) -> int:
     return KINDS.index(figure["kind"])
 
 
-def _spans(report: Report) -> dict[str, Any] | None:
+def _spans(report: Report) -> dict[str, object] | None:
     """The timeline; None for a command that measures nothing."""
     if not any(check.seconds.rank is not None for check in report.checks):
         return None
@@ -70,7 +70,7 @@ def _spans(report: Report) -> dict[str, Any] | None:
     return {"image": image, "table": plotted.table(heads, rows, "timeline")}
 
 
-def _appendix(report: Report) -> dict[str, Any]:
+def _appendix(report: Report) -> dict[str, object]:
     rows = [
         [check.status, check.check, f"{check.seconds.max:.1f}",
          console.plain(check.skipped or check.summary or check.title)]
