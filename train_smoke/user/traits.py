@@ -53,7 +53,7 @@ class Traits:
     apart: float
     """How far the loss over all rows, or else its gradient, is from the mean of its halves', relative to the largest of
     these; 0 if they agree except for rounding."""
-    tokens: str
+    weighs_by: str
     """The tensor of the batch by which the loss weighs rows, as a mean over valid tokens does; "" if there is none."""
     own_tokens: int
     """How many of them this rank has."""

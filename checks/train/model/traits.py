@@ -131,7 +131,7 @@ def _apart(apart: float) -> str:
 def _by_tokens(facts: Mapping[int, Facts]) -> str:
     """A message if the loss is a mean over a rank's own valid tokens, or ""."""
     counts = {rank: own["traits"]["own_tokens"] for rank, own in facts.items() if own["own"] and own["traits"]}
-    where = {own["traits"]["tokens"] for own in facts.values() if own["traits"]}
+    where = {own["traits"]["weighs_by"] for own in facts.values() if own["traits"]}
     if len(where) != 1 or "" in where or not any(counts.values()):
         return ""
     fewest, most = (by(counts, key=lambda rank: counts[rank]) for by in (min, max))

@@ -10,6 +10,7 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import model
+from preflight.core.secrets import Scrubber
 from preflight.train_smoke.user.names import VARIANTS
 from tests import drawn, models
 from tests.checks.train import on_ranks
@@ -191,6 +192,14 @@ def test_a_model_that_is_too_slow_is_a_skip_within_the_deadline() -> None:
 def test_what_cannot_be_compared_is_a_skip_with_its_reason(name: str) -> None:
     assert all(SKIPPED[name] in of_rank["skipped"] for of_rank in measured(2)[name])
     assert found(2, name) == []
+
+
+def test_the_filter_of_secrets_leaves_what_ranks_measure() -> None:
+    """It is between a rank and `judge`, and here it is not."""
+    scrub = Scrubber({})
+    for world in (2, 3):
+        for name, ranks in measured(world).items():
+            assert [scrub.value(rank["facts"]) for rank in ranks] == [rank["facts"] for rank in ranks], name
 
 
 @pytest.mark.parametrize("name", ON_ONE)
