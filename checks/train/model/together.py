@@ -1,6 +1,7 @@
 """Trains a user's model under the strategies, all ranks together: one variant after the other."""
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -109,7 +110,7 @@ def _task(
 
     rank, ranks, rates = ctx.group_rank, len(ctx.members), Rates(traits.rate, traits.adamw_rate)
     written = [found["name"] for found in forward["changed"] if found["is_parameter"]] if forward else []
-    how = user_task.Alone(_cutting(traits, forward), world.world, frozenset(written))
+    how = user_task.SoloSetting(_cutting(traits, forward), world.world, frozenset(written))
     return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, how)
 
 
@@ -209,7 +210,7 @@ def _refused(name: VariantName, error: Exception) -> "ModelMistake":
     from preflight.train_smoke.user.validation import ModelMistake
 
     text = f"under {name} torch raises {type(error).__name__}: {mistakes.first_line(error)}"
-    return ModelMistake("refused", text)
+    return ModelMistake("refused", text, stack="".join(traceback.format_exception(error)))
 
 
 def _untied(facts: "training.Facts") -> str:
