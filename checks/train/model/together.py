@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
-from preflight.checks.train.model import mistakes
+from preflight.checks.train.model import exchanged, mistakes
 from preflight.checks.train.model.agree import Agreement
 from preflight.checks.train.model.controlled import controlled
 from preflight.checks.train.model.facts import Wanted
@@ -183,7 +183,8 @@ class _Trainings:
         variants, among = self._variants(name.strategy), setting.of_members(self.ctx)
         try:
             with self.code.blamed():
-                return training.run(self.task, name.strategy, [name.variant], among, variants)
+                facts = training.run(self.task, name.strategy, [name.variant], among, variants)
+                return exchanged.by_gradient(facts) if self.task.common else facts
         except UserError as error:
             self.ctx.page.leave()  # what a strategy does before the model's forward is marked: the line may be there
             if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
