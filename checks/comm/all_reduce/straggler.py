@@ -15,7 +15,6 @@ from preflight.check import Context, option, words
 from preflight.checks.comm.shared.operations import finish
 from preflight.checks.comm.shared.readings import Latency
 from preflight.checks.comm.shared.sweep import agreed, agreed_each
-from preflight.checks.comm.shared.timing import LATENCIES
 from preflight.sdk.files import core_wait_s
 
 if TYPE_CHECKING:
@@ -31,7 +30,9 @@ WAITED = 0.5
 """Share of the extra time: the others must have waited at least this much for the rank, and the rank itself for a core
 if that is the reason."""
 STEPS, FEWEST_STEPS = 20, 3
-"""Steps; the fewest if the network is too slow for a hundred small messages."""
+FIRST_S = 3.0
+"""For the messages of these steps, by what a small one takes: where it takes long there are fewer steps. Where one rank
+has to wait for a core, too, all messages take long: that is no slow network."""
 ENOUGH = 8
 """Steps after which none is needed if no step of any rank was long enough to be late: of a rank that is late in half of
 its steps, 8 that are not are a matter of 1 in 256."""
@@ -53,9 +54,10 @@ class Arrival(TypedDict):
 
 def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
     """The rank's times; None if the network is too slow for a few steps."""
-    if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
+    if latency is None or len(ctx.members) < 2:
         return None
-    return _measured(ctx, STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS)
+    steps = int(FIRST_S / (2 * agreed(ctx, ctx.process_group(), latency["p50_s"])))
+    return _measured(ctx, min(STEPS, steps)) if steps >= FEWEST_STEPS else None
 
 
 def measure_again(ctx: Context, own: Arrival) -> tuple[bool, Arrival | None]:
