@@ -101,6 +101,11 @@ class UserCode:
                 _refuse(function, f"{self.function}() returns None: is a return missing?")
         return result
 
+    def imported(self) -> None:
+        """Imports its module, which may take as long as many ranks need that read one file system. Raises UserError."""
+        with _Blame(self, always=True):
+            self._import()
+
     def named(self) -> Any:
         """The named object itself, without calling it. Raises UserError."""
         with _Blame(self, always=True):

@@ -230,6 +230,13 @@ def gathers_without_gradient() -> Made:
     return _twins(gather)
 
 
+def gathers_without_gradient_and_multiplies() -> Made:
+    """Right: each rank has 1 / ranks of the gradient, and its loss is multiplied by their number."""
+    made: Any = gathers_without_gradient()
+    model, batch, loss = made
+    return model, batch, lambda wrapped, rows: loss(wrapped, rows) * dist.get_world_size()
+
+
 def multiplies_once_too_often() -> Made:
     made: Any = contrastive()
     model, batch, loss = made

@@ -34,7 +34,7 @@ class Cutting(Enum):
 
 
 @dataclass(frozen=True)
-class Alone:
+class SoloSetting:
     """How a rank trains alone."""
 
     cutting: Cutting
@@ -51,7 +51,7 @@ def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
 
 def task(
     given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int,
-    how: Alone,
+    how: SoloSetting,
 ) -> TrainingTask:  # fmt: skip
     data = each(lambda tensor: tensor.to(device), given.batch)
 

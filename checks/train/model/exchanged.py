@@ -5,12 +5,16 @@ It is one loss of all rows. No rank has a gradient of its own to compare: only w
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from preflight.check import Code
 from preflight.checks.train.shared import model_parallel, parity
 from preflight.checks.train.shared.parity import diagnosis, divergence, multiples
 from preflight.checks.train.shared.parity.variant import Case, Meaning, blamed, unblamed
 from preflight.train_smoke.trainer import compare
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.strategies import training
 
 OTHER_LOSS = Code(
     "The loss exchanges values between ranks, and is another one than in one process with all rows.",
@@ -23,7 +27,20 @@ WRONG_GRADIENT = Code(
     "rank's rows (torch.distributed.nn.functional.all_gather does; all_gather without autograd carries none, and a "
     "slice of the gradient is only this rank's share). Look for a division by the number of ranks that DDP does, too.",
 )
+SCALED = 1e-3
+"""How far a gradient's norm may be off where only the loss is scaled; what is beyond roundings is found at the norm."""
 CODES = parity.CODES | {"other_loss": OTHER_LOSS, "wrong_gradient": WRONG_GRADIENT}
+
+
+def by_gradient(facts: "training.Facts") -> "training.Facts":
+    """The same, with the losses of training alone where the first gradient is right: what a loss shows may be scaled. A
+    contrastive loss of gathered rows, of which only a rank's own carry a gradient, is rightly multiplied by the number
+    of ranks."""
+    for compared in facts["variants"].values():
+        curve, alone = compared["curve"], facts["alone"][compared["recipe"]]["curve"] if compared["curve"] else None
+        if curve and alone and compare.difference(curve["norms"][0], alone["norms"][0]) <= SCALED:
+            curve["losses"] = [*alone["losses"]]
+    return facts
 
 
 def of(case: Case) -> Iterator[Meaning]:

@@ -1,12 +1,13 @@
 """Trains a user's model under the strategies, all ranks together: one variant after the other."""
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
-from preflight.checks.train.model import mistakes
+from preflight.checks.train.model import exchanged, mistakes
 from preflight.checks.train.model.agree import Agreement
 from preflight.checks.train.model.controlled import controlled
 from preflight.checks.train.model.facts import Wanted
@@ -109,7 +110,7 @@ def _task(
 
     rank, ranks, rates = ctx.group_rank, len(ctx.members), Rates(traits.rate, traits.adamw_rate)
     written = [found["name"] for found in forward["changed"] if found["is_parameter"]] if forward else []
-    how = user_task.Alone(_cutting(traits, forward), world.world, frozenset(written))
+    how = user_task.SoloSetting(_cutting(traits, forward), world.world, frozenset(written))
     return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, how)
 
 
@@ -182,7 +183,8 @@ class _Trainings:
         variants, among = self._variants(name.strategy), setting.of_members(self.ctx)
         try:
             with self.code.blamed():
-                return training.run(self.task, name.strategy, [name.variant], among, variants)
+                facts = training.run(self.task, name.strategy, [name.variant], among, variants)
+                return exchanged.by_gradient(facts) if self.task.common else facts
         except UserError as error:
             self.ctx.page.leave()  # what a strategy does before the model's forward is marked: the line may be there
             if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
@@ -209,7 +211,7 @@ def _refused(name: VariantName, error: Exception) -> "ModelMistake":
     from preflight.train_smoke.user.validation import ModelMistake
 
     text = f"under {name} torch raises {type(error).__name__}: {mistakes.first_line(error)}"
-    return ModelMistake("refused", text)
+    return ModelMistake("refused", text, stack="".join(traceback.format_exception(error)))
 
 
 def _untied(facts: "training.Facts") -> str:

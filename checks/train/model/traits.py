@@ -12,7 +12,8 @@ UNUSED = Code(
 )
 BATCH_NORM = Code(
     "BatchNorm normalizes by the rows of one rank.",
-    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalizes by all ranks' rows; or use another norm.",
+    fix="Nothing with enough rows per rank. On GPUs torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalizes by "
+    "all ranks' rows (it does not run on CPUs); GroupNorm and LayerNorm normalize each row by itself.",
 )
 NOT_A_MEAN = Code(
     "The loss of all rows is not the mean of the losses of their parts.",
@@ -25,7 +26,8 @@ DROPOUT = Code(
 )
 RANDOM_NUMBERS = Code(
     "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
-    fix="Nothing, if each rank has its own seed in training; otherwise all use the same masks and noise.",
+    fix="Seed by the data-parallel rank after the model is built: ranks with other rows need other masks and noise. "
+    "Ranks that share a layer (tensor parallel) need the same: else each masks a piece of another draw.",
 )
 FEW_ROWS = Code(
     "There are fewer rows than ranks.",
