@@ -60,9 +60,9 @@ def describe_code(options: argparse.Namespace) -> int:
     id_ = what if what in sources else what.rpartition(".")[0]
     if id_ not in sources and not family:
         raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
-    told = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
-    print(words.plain("\n".join(text for text, _ in told)))
-    return 0 if all(is_sound for _, is_sound in told) else 1
+    printed = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
+    print(words.plain("\n".join(text for text, _ in printed)))
+    return 0 if all(is_sound for _, is_sound in printed) else 1
 
 
 def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:

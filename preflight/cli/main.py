@@ -27,7 +27,7 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
         code = _dispatch(translate(_without_local_rank(arguments)))
         sys.stdout.flush()
     except Exception as error:
-        code = _told(error)
+        code = _end_code(error)
     sys.exit(code)
 
 
@@ -36,7 +36,7 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
     return arguments[bool(arguments) and bool(LOCAL_RANK.fullmatch(arguments[0])) :]
 
 
-def _told(error: Exception) -> int:
+def _end_code(error: Exception) -> int:
     """Says in one sentence on stderr, if possible, why the command ends; returns the exit code."""
     if isinstance(error, OSError) and error.filename is None and error.errno in STDOUT_REFUSES:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

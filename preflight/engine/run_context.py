@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
@@ -18,6 +17,7 @@ from preflight.engine.child import children as own_children
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.process_group import GroupMaker
+from preflight.engine.verdict import RunVerdict
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
@@ -86,7 +86,7 @@ class RunContext:
     def new_slot(self, run_id: str, job: Job) -> WorkerSlot:
         """The slot for this rank's worker, which is not started yet."""
         if job.backend == "nccl":
-            self.run_folder = tempfile.mkdtemp(prefix="preflight-")
+            self.run_folder = _private_folder()
         rank = self.identity.rank or 0
         new_worker = partial(self._new_worker, run_id, job)
         read_log = partial(worker.nccl_log, self.run_folder, rank)
@@ -121,12 +121,12 @@ class RunContext:
 
     # The end
 
-    def part(self, verdict: Mapping[str, Any], rank: int | None, run_report: Report | None = None) -> int:
+    def part(self, verdict: RunVerdict, rank: int | None, run_report: Report | None = None) -> int:
         """Gives the verdict to the rank's launcher and the other ranks. Returns the exit code."""
         self.loop.begin_ending()
-        shutdown.write_verdict(verdict["exit_code"], verdict["sentence"], run_report)
+        shutdown.write_verdict(verdict.exit_code, verdict.sentence, run_report)
         shutdown.farewell(self.loop, verdict, rank, serves=self.store_host is not None)
-        return int(verdict["exit_code"])
+        return verdict.exit_code
 
     def build(self, run_id: str, job: Job, results: list[Result]) -> Report:
         """The report, without secrets."""
@@ -176,3 +176,12 @@ class RunContext:
         )
         failed = {sinks.names(): answer.text} if isinstance(answer, Failure) else answer.value
         return [self.scrub.text(f"{name}: got nothing: {why}") for name, why in failed.items()]
+
+
+def _private_folder() -> str:
+    """A new folder for NCCL's log, or "" where no temporary folder can be written, as in a pod whose root is read-only:
+    the run goes on without the log."""
+    try:
+        return tempfile.mkdtemp(prefix="preflight-")
+    except OSError:
+        return ""

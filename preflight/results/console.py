@@ -108,11 +108,11 @@ def is_skip(finding: Reported) -> bool:
 
 def fix(finding: Reported) -> str:
     """What the reader does next, followed by the action if it is about a node or the job, not a setting."""
-    told = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
-    return f"{finding.fix}{told}"
+    action = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
+    return f"{finding.fix}{action}"
 
 
-def _papers(finding: Reported) -> dict[str, Any]:
+def _papers(finding: Reported) -> dict[str, object]:
     """UUID and serial number of a GPU that also has an index: for the ticket, below the message."""
     where = finding.where
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
@@ -239,8 +239,8 @@ def sentence(report: Report) -> str:
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
     message = first.message[:500]
-    told = f"{who}: {message}" if who else message
-    return f"preflight: {report.verdict.upper()}: {told} [{first.code}]{more}"
+    sentence = f"{who}: {message}" if who else message
+    return f"preflight: {report.verdict.upper()}: {sentence} [{first.code}]{more}"
 
 
 def order(finding: Reported) -> tuple[bool, int]:
@@ -269,7 +269,7 @@ def meaning(report: Report) -> str:
     """What the verdict means for the reader."""
     if report.explained and report.verdict in ("fail", "warn"):
         return "why the job failed" if report.verdict == "fail" else "nothing failed, but see the warnings"
-    told = {
+    sentence = {
         "pass": "nothing stands against this job",
         "warn": "it can run; see the warnings",
         "fail": "do not start this job",
@@ -277,12 +277,12 @@ def meaning(report: Report) -> str:
     }[report.verdict]
     skipped = sum(check.status == "skip" for check in report.checks)
     if skipped == len(report.checks) and report.verdict == "error":
-        told = "nothing was measured"
+        sentence = "nothing was measured"
     elif skipped and report.verdict in ("pass", "warn"):
-        told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
+        sentence += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
     if report.exit_code != EXIT_CODES[report.verdict]:
-        told += "; a failure by --strict"
-    return told
+        sentence += "; a failure by --strict"
+    return sentence
 
 
 def _verdict(report: Report) -> str:

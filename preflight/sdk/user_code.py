@@ -36,7 +36,7 @@ class UserError(Exception):
         super().__init__(sentence)
         self.text, self.file, self.line = sentence, file, line
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Facts: `file` (text or None), `line` (a number or None) and `text`."""
         return {"file": self.file, "line": self.line, "text": self.text}
 

@@ -66,6 +66,13 @@ class Given:
                 raise
             return self._built_again(error).to(device)
 
+    def with_equal_shares(self, ranks: int) -> "Given":
+        """Without the last rows, if ranks would have unequally many: a loss that gathers rows needs as many of each."""
+        rows = self.rows - self.rows % ranks if self.rows > ranks else self.rows
+        if rows == self.rows:
+            return self
+        return dataclasses.replace(self, batch=each(lambda tensor: tensor[:rows], self.batch), rows=rows)
+
     @torch.no_grad()
     def _built_again(self, error: Exception) -> nn.Module:
         """Another model from the function, with the same weights and buffers. Raises ModelMistake."""

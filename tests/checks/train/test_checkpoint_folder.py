@@ -13,7 +13,7 @@ import pytest
 
 from tests import fuse, running
 from tests.faults import ELSEWHERE
-from tests.faults.row import sick
+from tests.faults.row import briefly_alone, sick
 from tests.fuse import SILENT, Call, FileSystem
 from tests.nodes import as_nodes
 from tests.running import Finished
@@ -37,7 +37,8 @@ def run_with(
     places = as_nodes(world, alone) if nodes else {}
     for rank, env in enumerate(running.plain_ranks(world)):
         first, around = (before or {}).get(rank, ""), (wrap or {}).get(rank, ())
-        run.start_rank(rank, arguments, {**env, **(own or {}), **places.get(rank, {})}, before=first, wrap=around)
+        environ = briefly_alone({**env, **(own or {}), **places.get(rank, {})})
+        run.start_rank(rank, arguments, environ, before=first, wrap=around)
     try:
         for process in run.processes:
             process.wait(timeout=running.HUNG_S)
