@@ -18,6 +18,7 @@ from preflight.planning import levels, node_kinds, plan, registry
 from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
+from preflight.results.console import Detail
 from preflight.results.destinations import Output
 from preflight.sdk import paths
 from preflight.sinks import arguments as delivering
@@ -175,5 +176,6 @@ def _supervise(
         output=Output(options.json, options.report, options.facts),
         needs_torch=needs_torch,
         sinks=sinks,
+        detail=Detail.QUIET if options.quiet else Detail.VERBOSE if options.verbose else Detail.USUAL,
     )
     supervisor.run(task)

@@ -52,7 +52,9 @@ class Leader:
         earlier = self._earlier_verdict()
         if earlier is not None:
             return self._say_again(earlier)
-        self.context.screen = progress.choose(self.context.say, self.task.output.width, self.context.environ)
+        self.context.screen = progress.choose(
+            self.context.say, self.task.output.width, self.context.environ, self.task.detail
+        )
         self._await_members()
         if self.context.astray:
             return self._conclude(self._without_checks(astray(self.context.astray)))

@@ -21,8 +21,9 @@ from preflight.engine.verdict import RunVerdict
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
-from preflight.results import building, console, progress
+from preflight.results import annotations, building, console, progress
 from preflight.results.cleaning import without_secrets
+from preflight.results.console import Detail
 from preflight.results.destinations import Output
 from preflight.results.report import Report
 from preflight.results.result import Result
@@ -45,6 +46,7 @@ class RunOptions:
     output: Output
     needs_torch: bool
     sinks: Sinks = field(default_factory=Sinks)
+    detail: Detail = Detail.USUAL
 
 
 class RunContext:
@@ -157,7 +159,9 @@ class RunContext:
         if self.task.sinks and name == "report.json":
             places += self._deliver(run_report, book)
         if self.identity.rank in (0, None):
-            lines = console.ending(run_report, places, self.screen.width)
+            lines = console.ending(run_report, places, self.screen.width, self.task.detail)
+            if self.environ.get(annotations.SWITCH) == "true":
+                lines = [*annotations.lines(run_report), *lines]
         else:  # it speaks for its node only
             lines = [console.sentence(run_report), *places]
         self.screen.say(lines)

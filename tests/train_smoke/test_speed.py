@@ -141,7 +141,7 @@ def test_hooks_on_gradients_are_the_ranks_own() -> None:
     task = _task(0.0)
     clock, plain = StepClock(CPU), task.new()
     first = next(plain.parameters())
-    first.register_post_accumulate_grad_hook(lambda _: time.sleep(0.03))
+    first.register_post_accumulate_grad_hook(lambda _: time.sleep(0.03))  # type: ignore[no-untyped-call]
     outer = nn.Sequential(plain)
     clock.watch(outer, plain)
     for _ in range(3):

@@ -66,7 +66,7 @@ class StepClock:
         is_last = self._gradients == self._usual
         self._last_gradient = Mark(WAIT, self._now(), self._core_wait() if is_last else 0.0)
         if is_last:  # the hooks of the last gradient, DDP's among them, come after this one
-            Variable._execution_engine.queue_callback(self._entered)  # type: ignore[no-untyped-call]
+            Variable._execution_engine.queue_callback(self._entered)
 
     def _entered(self) -> None:
         """The rank's own part of backward is over: this comes before DDP waits for its buckets, since callbacks are

@@ -37,7 +37,7 @@ ENOUGH = 8
 """Steps after which none is needed if no step of any rank was long enough to be late: of a rank that is late in half of
 its steps, 8 that are not are a matter of 1 in 256."""
 AGAIN_S = 6.0
-"""Time for the repeat; there is none if a step takes longer than a third of it."""
+"""Time for further steps, and for the repeat; there is none if a step takes longer than a third of it."""
 SIDE = {"cpu": 640, "cuda": 4096}
 """Side of the square matrices to multiply: about 10 ms on a core, or on a GPU in fp32. The kernel lets a task that has
 waited run for some milliseconds: a shorter time would not show that others compete for the core."""
@@ -87,16 +87,21 @@ def _everyones(ctx: Context, own: Arrival) -> dict[int, Arrival]:
 
 def _measured(ctx: Context, steps: int) -> Arrival:
     times = _steps(ctx, min(steps, ENOUGH))
-    if steps > ENOUGH and _may_be_late(ctx, [busy_s for busy_s, _, _ in times]):
-        times += _steps(ctx, steps - ENOUGH)
+    if further := _further(ctx, times, steps - ENOUGH):
+        times += _steps(ctx, further)
     busy, wait, core_wait = (statistics.median(own) for own in zip(*times, strict=True))
     return {"busy_s": busy, "wait_s": wait, "core_wait_s": core_wait}
 
 
-def _may_be_late(ctx: Context, busy: Sequence[float]) -> bool:
-    """Whether any rank may have computed too long, by the longest and the shortest step of all: the same on all."""
-    longest, shortest = agreed_each(ctx, ctx.process_group(), [max(busy), -min(busy)])
-    return _is_late(longest, -shortest, ctx[LATE_S])
+def _further(ctx: Context, times: Sequence[tuple[float, float, float]], left: int) -> int:
+    """How many of the steps that are left to make, the same on all: those that there is time for, where any rank may
+    have computed too long by the longest and the shortest step of all."""
+    if left <= 0:
+        return 0
+    busy = [busy_s for busy_s, _, _ in times]
+    whole = statistics.fmean(busy_s + wait_s for busy_s, wait_s, _ in times)
+    longest, shortest, each_s = agreed_each(ctx, ctx.process_group(), [max(busy), -min(busy), whole])
+    return min(left, int(AGAIN_S / each_s)) if _is_late(longest, -shortest, ctx[LATE_S]) else 0
 
 
 def _steps(ctx: Context, steps: int) -> list[tuple[float, float, float]]:

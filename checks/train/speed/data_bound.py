@@ -24,7 +24,8 @@ DATA_BOUND = Code(
 
 
 class DataWait(NamedTuple):
-    """Mean seconds a step of the middle rank: where workers fetch ahead, some batches come at once."""
+    """Mean seconds a step of the middle rank, without waiting for a core. Where workers fetch ahead, some batches come
+    at once."""
 
     data: float
     step: float
@@ -45,7 +46,8 @@ def _of_rank(own: "TimedSteps") -> DataWait | None:
     numbers = [number for number in range(len(own["steps"])) if number not in own["begun"]]
     if not numbers:
         return None
-    data, steps = ([its[number] for number in numbers] for its in (own["each"]["data"], own["steps"]))
+    data = [own["each"]["data"][number] for number in numbers]
+    steps = [own["steps"][number] - own["starved"][number] for number in numbers]
     return DataWait(statistics.fmean(data), statistics.fmean(steps))
 
 
