@@ -1,6 +1,7 @@
 """Imports run one way, rooms and families hold what they say, and what must start quickly imports no torch."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -22,8 +23,13 @@ READS_PICKLES = ("preflight/sdk/pickles.py", "checks/data/resume/runs.py")
 """The second reads back what it has written itself."""
 
 
-def imported(text: str) -> Iterator[str]:
+@functools.cache  # several tests read all files
+def imported(text: str) -> tuple[str, ...]:
     """Full names of all that is imported anywhere in it: `from a import b` is a.b."""
+    return (*_imported(text),)
+
+
+def _imported(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

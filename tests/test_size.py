@@ -1,6 +1,7 @@
 """Small functions, small files and names that say what they hold (CONTRIBUTING.md)."""
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from tests.sizes import FILE_LINES, FUNCTION_LINES, file_lines, folder, function_lines, functions, over, relative
@@ -28,8 +29,13 @@ def test_files_are_small() -> None:
     assert over({relative(path): file_lines(path) for path in files()}, FILE_LINES) == {}
 
 
-def given_names(text: str) -> Iterator[tuple[int, str]]:
+@functools.cache  # two tests read all files
+def given_names(text: str) -> tuple[tuple[int, str], ...]:
     """(line, name) of every function, parameter, loop variable, and variable or attribute that is assigned."""
+    return (*_given_names(text),)
+
+
+def _given_names(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name

@@ -125,11 +125,12 @@ TWO = (
                  culprit={"gpu": 6}, says="-1 degrees left"),
     *on_machines(("a100_nvswitch",), "brake_and_process", "A GPU is in use and slowed down by a power brake.",
                  "as above", {"gpu.2.reasons": 0x80, "gpu.2.processes.mps": f"{_NO_SUCH_PID}:-"},
-                 f"warn {_H}.throttled", _PROCESS, culprit={"gpu": 2}, says="HW Power Brake"),
+                 f"warn {_H}.throttled", _PROCESS, variant=True, culprit={"gpu": 2}, says="HW Power Brake"),
     *on_machines(("b200_nvswitch",), "hang_and_ecc", "A GPU hangs, and another had uncorrectable errors.",
                  "the counters are never told", {
                      "gpu.1.hang": "nvmlDeviceGetTotalEccErrors", "gpu.5.ecc.volatile.uncorrected": 1,
-                 }, _FAILED, f"fail {_H}.no_answer", culprit={"gpu": 5}, says="nvmlDeviceGetTotalEccErrors: no answer"),
+                 }, _FAILED, f"fail {_H}.no_answer", variant=True, culprit={"gpu": 5},
+                 says="nvmlDeviceGetTotalEccErrors: no answer"),
 )  # fmt: skip
 
 ANSWERS = (

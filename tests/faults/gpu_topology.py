@@ -42,7 +42,8 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("h100_nvl",), "p2p_off", "P2P is turned off.", "the driver says that its registry forbids it",
                  {key: value for first in range(4) for second in range(first)
                   for key, value in p2p(first, second, read=4, write=4, nvlink=4).items()},
-                 f"{_T}.no_p2p", culprit={"gpu": 2, "peer_gpu": 3}, says="the driver's registry turns it off"),
+                 f"{_T}.no_p2p", variant=True, culprit={"gpu": 2, "peer_gpu": 3},
+                 says="the driver's registry turns it off"),
     *on_machines(("pcie_two_sockets",), "p2p_pcie", "Two cards do not reach each other over PCIe.",
                  "the driver says that the chipset forbids it", p2p(0, 2, read=1, write=1), f"{_T}.no_p2p",
                  culprit={"gpu": 0, "peer_gpu": 2}, says="expected it as between 3 of 4 pairs that are SYS apart"),
@@ -79,7 +80,8 @@ ALL: tuple[GpuFault, ...] = (
                  files={"/sys/class/infiniband/mlx5_6": None}),
     *on_machines(("a100_nvswitch",), "lost_at_its_place", "A GPU is lost when its CPUs are asked for; two others do "
                  "not reach each other.", "the call says so", {"gpu.6.affinity.cpus": "!15", **p2p(1, 2, **_NONE)},
-                 "fail gpu.topology.no_answer", f"{_T}.no_p2p", culprit={"gpu": 6}, says="GPU 6 at 0000:"),
+                 "fail gpu.topology.no_answer", f"{_T}.no_p2p", variant=True, culprit={"gpu": 6},
+                 says="GPU 6 at 0000:"),
 )  # fmt: skip
 
 ELSEWHERE: tuple[Fault, ...] = (

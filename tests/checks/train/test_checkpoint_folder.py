@@ -120,9 +120,11 @@ def test_a_dead_server(tmp_path: Path) -> None:
     ("name", "changes", "form"),
     [
         ("checkpoint_flips_on_read", {Call.READ: fuse.flipped("")}, "ddp/full"),
-        ("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full"),
+        pytest.param("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full", marks=pytest.mark.more),
         ("checkpoint_server_flips", {Call.READ: fuse.flipped("")}, "ddp/full"),
-        ("checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full"),
+        pytest.param(
+            "checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full", marks=pytest.mark.more
+        ),
         pytest.param(
             "checkpoint_one_shard_flips", {Call.READ: fuse.flipped("__1_0")}, "fsdp2/dcp", marks=pytest.mark.more
         ),
