@@ -71,7 +71,7 @@ def _state(expected: RecordedStep, resumed: RecordedStep, control: Control) -> I
         yield Departure("moments_lost", text, lost[0] if which else "", {"tensors": lost[:1000]})
     if differ:
         names = [*dict.fromkeys(name.partition(" of ")[2] for name in differ)]
-        zero = all(not any(resumed.state[name]) for name in differ)
+        zero = all(not any(resumed.state[name]) for name in differ if not name.startswith("step of "))
         furthest = max(differ.values())
         how = "are zero" if zero else f"differ by up to {furthest:.1e} of their size{rounded(furthest)}"
         text = f"{expected.kind}'s {keys} of {len(names)} of {of} {how} ({words.some(names, NAMED)})"

@@ -17,6 +17,8 @@ from preflight.resume.training import TrainingEnd
 ERROR = re.compile(r"^(?:\[?\w*rank\d+\]?:?\s*)*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)\b.*)")
 LAUNCHERS_OWN = ("ChildFailedError", "SignalException")
 LAST_LINES = 5
+OF_LOSS = ("loss_differs", "random_state", "loss_scale")
+"""Found where nothing else departs on the rank."""
 EQUAL = 1e-3
 """How near weights are that are those of a step but for a rounding."""
 
@@ -97,6 +99,8 @@ def _compared(reference: StepTrace, trace: StepTrace, where: ResumePoint, contro
         of_rank = where if rank == min(trace.ranks) else _beside(reference, trace, rank, where, control)
         for found in compare.departures(reference.ranks[rank], trace.ranks[rank], of_rank, control):
             by_departure.setdefault((found.slug, found.text), []).append((rank, found))
+    if any(slug not in OF_LOSS for slug, _ in by_departure):  # a rank that departs takes the others' gradients with it
+        by_departure = {key: group for key, group in by_departure.items() if key[0] not in OF_LOSS}
     for group in by_departure.values():
         yield _of_ranks(group, len(trace.ranks))
 

@@ -15,7 +15,6 @@ import preflight_resume_tensors as tensors  # type: ignore[import-not-found]  # 
 
 TYPE_CHECKING = False  # typing's own would be an import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 ASKED = "PREFLIGHT_RESUME"
@@ -174,9 +173,9 @@ class StepRecorder:
             self.optimizers.append(optimizer)
         weights: dict[str, Any] = {}
         state: dict[str, Any] = {}
-        for name, parameter in self._named(optimizer):
-            weights[name] = parameter
-            state.update(tensors.entries(name, optimizer.state.get(parameter, {}), self.torch.Tensor))
+        for at, parameter in enumerate(_parameters(optimizer)):
+            weights[str(at)] = parameter
+            state.update(tensors.entries(str(at), optimizer.state.get(parameter, {}), self.torch.Tensor))
         self.before = {
             "optimizer": place,
             "kind": type(optimizer).__name__,
@@ -188,7 +187,11 @@ class StepRecorder:
     def after_step(self, optimizer: Any) -> None:
         if self.before is None:
             return
-        gradients = {name: p.grad for name, p in self._named(optimizer) if p.grad is not None}
+        listed = _parameters(optimizer)
+        names = self._names(listed)  # now: a closure has its first forward in the step
+        for table in ("weights", "state"):
+            self.before[table] = {_renamed(key, names): value for key, value in self.before[table].items()}
+        gradients = {name: p.grad for name, p in zip(names, listed) if p.grad is not None}  # noqa: B905
         norms = [norm for norm, _ in self.kept.summaries(gradients).values()]
         random = self.kept.random_state() if self.random else ""
         self.steps += 1
@@ -209,16 +212,17 @@ class StepRecorder:
         if self.stop_at is not None and self.steps >= self.stop_at:
             self.hold()
 
-    def _named(self, optimizer: Any) -> Iterator[tuple[str, Any]]:
-        """Its parameters, by the name in the module that was called, else by their place."""
-        listed = [p for group in optimizer.param_groups for p in group["params"]]
+    def _names(self, listed: list[Any]) -> list[str]:
+        """Of an optimizer's parameters: those in the module that was called, else their places."""
         if any(id(p) not in self.names for p in listed):
             self.names = {id(p): tensors.unwrapped(name) for m in self.modules for name, p in m.named_parameters()}
         seen: dict[str, int] = {}
+        names = []
         for place, parameter in enumerate(listed):
             name = self.names.get(id(parameter), "parameter %d" % place)  # noqa: UP031 -- as the rest of this module
             seen[name] = seen.get(name, 0) + 1
-            yield (name if seen[name] == 1 else "%s (%d)" % (name, seen[name])), parameter  # noqa: UP031
+            names.append(name if seen[name] == 1 else "%s (%d)" % (name, seen[name]))  # noqa: UP031
+        return names
 
     # ---- to the folder
 
@@ -288,6 +292,16 @@ class _Term:
     def restore(self) -> None:
         if callable(self.before):
             self.signal.signal(self.signal.SIGTERM, self.before)
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _renamed(key: str, names: list[str]) -> str:
+    """ "exp_avg of 0" with the parameter's name."""
+    start, of, place = key.rpartition(" of ")
+    return start + of + names[int(place)]
 
 
 def _is_made_up(frame: Any) -> bool:
