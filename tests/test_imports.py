@@ -11,7 +11,7 @@ from preflight.planning import registry
 from tests.sizes import ROOT, product_files, relative
 
 ROOMS = ("core", "sdk", "nccl", "failure_book", "planning", "hangs", "results", "history", "sinks", "engine", "explain",
-         "rendezvous", "checkpoint", "debug", "cluster", "cli")  # fmt: skip
+         "rendezvous", "checkpoint", "debug", "resume", "cluster", "cli")  # fmt: skip
 """A room imports from itself and from those to its left. Beside them stand errors (imported by all, imports nothing),
 check (what checks may use of core and sdk), and testing (for authors of checks)."""
 ROOMS_OF_TRAINING = (("trainer",), ("strategies",), ("checkpoint", "speed", "user"))

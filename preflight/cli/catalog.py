@@ -48,6 +48,11 @@ def describe_code(options: argparse.Namespace) -> int:
 
         print(describe.command_page(what, of_checkpoint.FAMILY, of_checkpoint.PURPOSE, of_checkpoint.by_slug()))
         return 0
+    if what.startswith("preflight.resume"):
+        from preflight.resume import codes as of_resume
+
+        print(describe.command_page(what, of_resume.FAMILY, of_resume.PURPOSE, of_resume.by_slug()))
+        return 0
     if what.partition(".")[0] == "explain":
         from preflight.explain import pages
 

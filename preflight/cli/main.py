@@ -88,7 +88,8 @@ def _dispatch(arguments: list[str]) -> int:
         surroundings.need_what_processes_need()
     options.words = arguments
     commands = {
-        "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "explain": _explain, "debug": _debug,
+        "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "resume": _resume, "explain": _explain,
+        "debug": _debug,
         "gate": _gate, "hook": _hook, "nodes": _nodes, "pick": _pick, "diff": _diff, "history": _history,
         "profile": _profile,
         "list": catalog.list_checks, "describe": catalog.describe_code, "show": _show, "completion": _completion,
@@ -140,6 +141,12 @@ def _rendezvous(options: argparse.Namespace) -> int:
 
 def _checkpoint(options: argparse.Namespace) -> int:
     from preflight.checkpoint import arguments, command
+
+    return command.run(arguments.request(options))
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from preflight.resume import arguments, command
 
     return command.run(arguments.request(options))
 
