@@ -16,14 +16,15 @@ Loaded = Mapping[str, str | None]
 def findings(packages: Mapping[int, Sequence[str]], loaded: Mapping[int, Loaded], run: Run) -> Iterator[Finding]:
     """`packages`: "numpy 2.1.0" for each, by rank. `loaded`: the versions of torch's CUDA ("13.0") and of the NCCL in
     memory, which is unknown where torch is not imported; and its path."""
-    alike: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[tuple[tuple[str, str, str], ...], str | None, str | None, str | None], list[int]] = {}
     for rank, listed in packages.items():
-        wheels = tuple(match.groups() for package in listed if (match := WHEEL.fullmatch(package)))
+        matches = filter(None, map(WHEEL.fullmatch, listed))
+        wheels = tuple((match[1], match[2], match[3]) for match in matches)
         own = loaded[rank]
         if len(wheels) > 1 and len({version for _, _, version in wheels}) > 1:
             alike.setdefault((wheels, own["cuda"], own["nccl"], own["path"]), []).append(rank)
-    for (wheels, cuda, version, path), ranks in alike.items():
-        yield from _of(wheels, str(cuda or ""), version, path, ranks, run)  # type: ignore[arg-type]
+    for (kinds, cuda, version, path), ranks in alike.items():
+        yield from _of(kinds, cuda or "", version, path, ranks, run)
 
 
 def _of(
