@@ -29,9 +29,9 @@ STARTING = ("run", "rendezvous", "checkpoint", "resume", "debug", "gate", "pick"
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = """examples:
-  torchrun [...] -m preflight                          in a job's launcher, on all nodes
-  torchrun [...] -m preflight --all --report DIR       everything, with a page for a browser in DIR
-  preflight --level quick --only env,gpu               on one node, in seconds, without torch
+  torchrun [...] -m preflight                          (in a job's launcher, on all nodes)
+  torchrun [...] -m preflight --all --report DIR       (everything, with a page for a browser in DIR)
+  preflight --level quick --only env,gpu               (on one node, in seconds, without torch)
 """
 
 
@@ -134,24 +134,13 @@ def _add_show(shown: Parser) -> None:
 
 def add_run(run: argparse.ArgumentParser) -> None:
     """The options of a run, in groups for its help."""
-    from preflight.check import Level
     from preflight.sinks import arguments as delivering
 
     names = ("what is checked", "your own code", "what is written", "what it is compared with", "how")
     chosen, own, written, against, how = map(run.add_argument_group, names)
-    chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
-    chosen.add_argument("--all", action="store_true", help="the same as --level full")
-    chosen.add_argument(
-        "--only",
-        action="append",
-        type=_named,
-        default=[],
-        metavar="ID_OR_FAMILY,..",
-        help="these checks, and what they need",
-    )
-    chosen.add_argument(
-        "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
-    )
+    _add_choice(chosen)
+    _add_own_code(own)
+    _add_plugins(own)
     written.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     written.add_argument("--facts", action="store_true", help="with the facts in it")
     written.add_argument(
@@ -162,17 +151,20 @@ def add_run(run: argparse.ArgumentParser) -> None:
     )
     against.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
     delivering.add_to(written, _named)
-    detail = how.add_mutually_exclusive_group()
-    detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
-    detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
-    how.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
-    how.add_argument(
-        "--deadline",
-        type=_seconds,
-        metavar="S",
-        help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
-    )
-    how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
+    _add_how(how)
+    _add_settings(how)
+
+
+def _add_choice(chosen: argparse._ActionsContainer) -> None:
+    from preflight.check import Level
+
+    chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
+    chosen.add_argument("--all", action="store_true", help="the same as --level full")
+    for option, what in (("--only", "these checks, and what they need"), ("--skip", "not these checks")):
+        chosen.add_argument(option, action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help=what)
+
+
+def _add_own_code(own: argparse._ActionsContainer) -> None:
     own.add_argument(
         "--code", type=_named, metavar="DIR", help="the training code, must be equal on all nodes (else its git commit)"
     )
@@ -191,8 +183,20 @@ def add_run(run: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder for your checkpoints: saves some there as a test",
     )
-    _add_settings(how)
-    _add_plugins(own)
+
+
+def _add_how(how: argparse._ArgumentGroup) -> None:
+    detail = how.add_mutually_exclusive_group()
+    detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
+    detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
+    how.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
+    how.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
+    )
+    how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
 
 
 def _add_settings(command: argparse._ActionsContainer) -> None:

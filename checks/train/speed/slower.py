@@ -1,4 +1,4 @@
-"""Together the ranks train slower than one of them alone, since communication takes most of each step.
+"""RanksTogether the ranks train slower than one of them alone, since communication takes most of each step.
 
 What one reaches is measured while all others train for themselves: so it has the cores, the memory and the power that
 it has together with them, and what is left is what they lose by exchanging gradients. Where ranks share few cores that
@@ -28,7 +28,7 @@ SLOWER_THAN_ONE = Code(
 )
 
 
-class Together(NamedTuple):
+class RanksTogether(NamedTuple):
     """Samples per second."""
 
     rate: float
@@ -37,10 +37,10 @@ class Together(NamedTuple):
     ranks: int
 
 
-def of(facts: AllFacts, name: str) -> Together:
+def of(facts: AllFacts, name: str) -> RanksTogether:
     series = figures.last_rounds(facts, name)
     alone = (figures.samples_per_s(facts[rank]["samples"], facts[rank]["alone"]) for rank in series)
-    return Together(figures.together(facts, series), statistics.median(alone), len(series))
+    return RanksTogether(figures.together(facts, series), statistics.median(alone), len(series))
 
 
 def judge(facts: AllFacts, run: Run, name: str) -> Iterator[Finding]:
@@ -63,13 +63,13 @@ def judge(facts: AllFacts, run: Run, name: str) -> Iterator[Finding]:
     yield SLOWER_THAN_ONE.warn(text, evidence=evidence)
 
 
-def _batches(speeds: Together) -> int:
+def _batches(speeds: RanksTogether) -> int:
     """With so many accumulated, half of a rank's time is communication: a step takes ranks * alone / rate times what a
     batch takes alone, and all but one of these are communication."""
     return max(2, math.ceil(speeds.ranks * speeds.alone / speeds.rate - 1))
 
 
-def _better(facts: AllFacts, name: str, speeds: Together) -> str:
+def _better(facts: AllFacts, name: str, speeds: RanksTogether) -> str:
     """The strategy that is the fastest one, where it is faster than one rank."""
     rates = {each: figures.together(facts, figures.last_rounds(facts, each)) for each in table.timed(facts)}
     best = max(rates, key=lambda each: rates[each])
