@@ -22,6 +22,7 @@ DAMAGES: dict[str, Damage] = {}
 MODEL = {
     "ddp_names": "net", "compiled_model": "compiled", "lacks": "deeper", "has_more": "shallower",
     "other_width": "wider", "other_model": "other", "tied_once": "tied", "tied_twice": "tied",
+    "tied_in_two_types": "tied",
 }  # fmt: skip
 """What these rows are compared with."""
 
@@ -382,6 +383,15 @@ def other_model(folder: Path, _: Path) -> Path:
 @damage
 def tied_once(folder: Path, _: Path) -> Path:
     write_safetensors(folder / "model.safetensors", {"embed.weight": torch.ones(6, 4)})
+    return folder
+
+
+@damage
+def tied_in_two_types(folder: Path, _: Path) -> Path:
+    write_safetensors(
+        folder / "model.safetensors",
+        {"embed.weight": torch.ones(6, 4), "head.weight": torch.ones(6, 4, dtype=torch.bfloat16)},
+    )
     return folder
 
 

@@ -110,6 +110,8 @@ ELSEWHERE: tuple[Fault, ...] = (
          parameter="head.weight", says="is one tensor with embed.weight in the model"),
     _row("tied_twice", "Tied weights are saved twice, and differ.", "other values for the second", "fail tied_differ",
          parameter="head.weight", says="differs from embed.weight"),
+    _row("tied_in_two_types", "Tied weights are saved in two types.", "the second in bfloat16", "fail tied_differ",
+         parameter="head.weight", says="is saved as bfloat16, and embed.weight as float32"),
     _row("disk_error", "The disk gives an error.", "EIO by a file system of the test's own", "error unreadable",
          file=_MODEL, exit_code=3, says="cannot be read (Input/output error)"),
     _row("dead_server", "The file system's server does not answer.", "it never answers a read, `--timeout 5`",
