@@ -94,7 +94,7 @@ ACTIONS = {
         "net.rdma_errors": {"retransmits"},
         "net.interface_errors": {"checksum", "retransmits"},
         "train.model": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
-        "train.speed": {"slow_path", "straggler"},
+        "train.speed": {"slow_path", "stalls", "straggler"},
         "train.checkpoint": {"corrupts", "no_answer", "slow_node"},
         "gpu.released": {"corrected"},
     },
