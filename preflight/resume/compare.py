@@ -121,6 +121,10 @@ def _rates(
         text += f"; so it was {count(shift, 'step')} before: the scheduler is behind"
     elif is_new:
         return
+    elif at:
+        text += (
+            f"; in step {after + at} it was right, as the optimizer's checkpoint has it: the scheduler was not loaded"
+        )
     yield Departure("learning_rate", text)
 
 
