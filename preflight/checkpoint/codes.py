@@ -24,6 +24,11 @@ BROKEN = Code(
     fix="Copy it again and compare checksums (sha256sum on both sides); if they are equal, use the checkpoint before "
     "it.",
 )
+CHECKSUM = Code(
+    "Bytes of a file are not those that were saved: the checksum (CRC32) that was written with them differs.",
+    fix="Copy it again and compare (sha256sum on both sides); if the original is as damaged, a disk or server has lost "
+    "a block: use the checkpoint before it.",
+)
 WRONG_SHAPE = Code(
     "A tensor's shape, type or size differs from the metadata: files of two saves are mixed, or one is damaged.",
     fix="Save into an empty folder each time; use the checkpoint before it.",

@@ -147,6 +147,27 @@ def _tell_of_tiles(described: dict[str, Described | None], entries: list[SavedPa
             whole = f"its shape {list(tensor.shape)} has {math.prod(tensor.shape):,}"
             text = f"its chunks hold {covered:,} elements, and {whole}"
             contents.add_flaw("wrong_shape", METADATA, text, name)
+        elif text := _not_tiled(tensor):
+            contents.add_flaw("wrong_shape", METADATA, text, name)
+
+
+def _not_tiled(tensor: Described) -> str:
+    """Where chunks that hold as many elements as the tensor do not tile it: one is beyond it, or two overlap."""
+    for offset, sizes in tensor.chunks.items():
+        if any(at + size > whole for at, size, whole in zip(offset, sizes, tensor.shape, strict=True)):
+            return f"its chunk at {list(offset)} of {list(sizes)} is not in its shape {list(tensor.shape)}"
+    dimensions = range(len(tensor.shape))
+    sweep = max(dimensions, key=lambda dim: len({offset[dim] for offset in tensor.chunks}), default=0)
+    listed = sorted(
+        (item for item in tensor.chunks.items() if all(item[1])), key=lambda item: item[0][sweep : sweep + 1]
+    )
+    for place, (offset, sizes) in enumerate(listed):
+        for other, others in islice(listed, place + 1, None):
+            if other[sweep] >= offset[sweep] + sizes[sweep]:
+                break
+            if all(offset[d] < other[d] + others[d] and other[d] < offset[d] + sizes[d] for d in dimensions):
+                return f"its chunks at {list(offset)} and {list(other)} overlap, so that others are missing"
+    return ""
 
 
 def _read_file(folder: str, name: str, entries: list[SavedPart], contents: Contents) -> Iterator[int]:
@@ -198,4 +219,6 @@ def _stretches(file: IO[bytes], entry: SavedPart, contents: Contents) -> Iterato
             "truncated", entry.file, f"expected {needed:,} bytes, {storage.bytes:,} are there", entry.name
         )
     elif needed:
+        for _ in torch_file.checked(file, storage, entry.file, entry.name, contents):
+            pass
         yield Stretch(entry.file, storage.at + offset * BYTES[dtype], needed, dtype, entry.name)

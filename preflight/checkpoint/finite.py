@@ -138,6 +138,16 @@ def _tell(stretch: Stretch, tally: Tally, contents: Contents) -> None:
         text = f"{' and '.join(parts)} of {seen:,} elements, the first at {tally.first:,}; expected finite numbers"
         if tally.nan or tally.infinite:
             contents.add_flaw("not_finite", stretch.file, text, stretch.tensor)
-    elif tally.infinite and tally.infinite == seen:
+    elif tally.infinite and tally.infinite == seen and not _is_a_score(stretch.tensor, contents):
         text = f"every element is infinite ({seen:,} of {stretch.dtype}), expected finite numbers"
         contents.add_flaw("infinite", stretch.file, text, stretch.tensor)
+
+
+def _is_a_score(name: str, contents: Contents) -> bool:
+    """Whether it is a number such as a callback's best value so far, which begins infinite: a scalar in a part of the
+    checkpoint (`callbacks`, or its top) that holds only scalars."""
+    part, dot, _ = name.partition(".")
+    beside = [
+        tensor for tensor in contents.tensors if (tensor.name.startswith(f"{part}.") if dot else "." not in tensor.name)
+    ]
+    return bool(beside) and all(not tensor.shape for tensor in beside)

@@ -50,7 +50,8 @@ def flaws(
     for name in held:
         if name not in expected:
             yield Flaw("not_in_model", "", "is in the checkpoint, but not in the model", held[name])
-    yield from _tied(model, held, differ)
+    types = {name: tensor.dtype for name, tensor in by_name.items()}
+    yield from _tied(model, held, types, differ)
 
 
 def _prefixes(start: str, pairs: Mapping[str, str]) -> Iterator[Flaw]:
@@ -79,10 +80,18 @@ def _not_held(name: str, model: ModelShapes, held: Mapping[str, str]) -> Flaw:
     return Flaw("not_in_checkpoint", "", "is in the model, but not in the checkpoint", name)
 
 
-def _tied(model: ModelShapes, held: Mapping[str, str], differ: Callable[[str, str], bool | None]) -> Iterator[Flaw]:
+def _tied(
+    model: ModelShapes,
+    held: Mapping[str, str],
+    types: Mapping[str, str],
+    differ: Callable[[str, str], bool | None],
+) -> Iterator[Flaw]:
     for group in model.tied:
         here = [held[names.bare(name)] for name in group if names.bare(name) in held]
         for other in here[1:]:
-            if differ(here[0], other):
+            if types[here[0]] != types[other]:
+                text = f"is saved as {types[other]}, and {here[0]} as {types[here[0]]}, and both are one tensor in the "
+                yield Flaw("tied_differ", "", f"{text}model: the one loaded last is kept", other)
+            elif differ(here[0], other):
                 text = f"differs from {here[0]}, and both are one tensor in the model: the one loaded last is kept"
                 yield Flaw("tied_differ", "", text, other)

@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -26,6 +27,8 @@ _STORAGES = {
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexDouble": "complex128",
     "ComplexFloat": "complex64", "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "Untyped": "uint8",
 }  # fmt: skip
+PIECE = 1 << 20
+"""Bytes that are read at once."""
 WASTE, WASTED_BYTES = 4, 64 << 20
 """A storage that is WASTE times as large as what its tensors use, and WASTED_BYTES larger, was saved by mistake."""
 _LOCAL_HEADER = 30
@@ -42,6 +45,8 @@ class Storage:
     at: int | None = None
     """The place of its first byte in the file, and how many are there; None if the file lacks it."""
     bytes: int = 0
+    crc: int = 0
+    """The CRC32 that was saved with them; 0: none was (torch.serialization.set_crc32_options(False))."""
 
 
 def storage_of(pid: Any) -> Storage:
@@ -71,7 +76,29 @@ def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
     tell_of_names(name, names, contents, has_tensors=bool(uses))
     for storage, tensors in uses.items():
         _tell_of_waste(storage, tensors, contents)
-    yield from finite.look(folder, stretches, contents)
+    for storage, tensors in uses.items():
+        with open(os.path.join(folder, name), "rb", buffering=0) as file:
+            yield from checked(file, storage, name, tensors[0].name, contents)
+        yield from finite.look(folder, [part for part in stretches if _is_in(part, storage)], contents)
+
+
+def checked(file: IO[bytes], storage: Storage, name: str, tensor: str, contents: Contents) -> Iterator[int]:
+    """Adds a flaw if its bytes are not those that were saved. Yields 0 for each piece: its elements are read after it,
+    from the page cache. Raises OSError."""
+    if storage.at is None or not storage.crc:
+        return
+    file.seek(storage.at)
+    crc, left = 0, storage.bytes
+    while left > 0 and (piece := file.read(min(PIECE, left))):
+        crc, left = zlib.crc32(piece, crc), left - len(piece)
+        yield 0
+    if not left and crc != storage.crc:
+        text = f"its {storage.bytes:,} bytes have the CRC32 {crc:08x}, saved was {storage.crc:08x}: the file is damaged"
+        contents.add_flaw("checksum", name, text, tensor)
+
+
+def _is_in(part: Stretch, storage: Storage) -> bool:
+    return storage.at is not None and storage.at <= part.at < storage.at + max(1, storage.bytes)
 
 
 def _tensors(saved: Any, file: str, contents: Contents) -> Iterator[tuple[SavedTensor, Storage, int, tuple[int, ...]]]:
@@ -106,7 +133,7 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
     folder = pickled.removesuffix("data.pkl")
     if f"{folder}constants.pkl" in entries:
         raise Damage("wrong_format", "is an archive of TorchScript (torch.jit.save), expected a state dict")
-    at, length = entries[pickled]
+    at, length, _ = entries[pickled]
     if length > pickles.LARGEST:
         raise Damage("broken", f"has a pickle of {words.size(length)}, expected {words.size(pickles.LARGEST)} or less")
     file.seek(at)
@@ -114,21 +141,21 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
 
     def persistent(pid: Any) -> Storage:
         storage = storage_of(pid)
-        storage.at, storage.bytes = entries.get(f"{folder}data/{storage.key}", (None, 0))
+        storage.at, storage.bytes, storage.crc = entries.get(f"{folder}data/{storage.key}", (None, 0, 0))
         return storages.setdefault(storage.key, storage)
 
     if f"{folder}byteorder" in entries and _entry(file, entries[f"{folder}byteorder"]) != sys.byteorder.encode():
         raise Damage("wrong_format", f"was saved with a different byte order, expected {sys.byteorder} endian")
-    return unpickled(io.BytesIO(_entry(file, (at, length))), persistent)
+    return unpickled(io.BytesIO(_entry(file, (at, length, 0))), persistent)
 
 
-def _entry(file: IO[bytes], place: tuple[int, int]) -> bytes:
+def _entry(file: IO[bytes], place: tuple[int, int, int]) -> bytes:
     file.seek(place[0])
     return file.read(place[1])
 
 
-def _entries(file: IO[bytes], size: int, start: int) -> dict[str, tuple[int, int]]:
-    """By name: (first byte of the data in the file, number of bytes)."""
+def _entries(file: IO[bytes], size: int, start: int) -> dict[str, tuple[int, int, int]]:
+    """By name: (first byte of the data in the file, number of bytes, their CRC32)."""
     window = cast(IO[bytes], _Window(file, start, size))
     try:
         listed = zipfile.ZipFile(window).infolist()
@@ -138,7 +165,9 @@ def _entries(file: IO[bytes], size: int, start: int) -> dict[str, tuple[int, int
         if error.errno is None:  # the window's own: a place before its beginning
             raise _torn_zip(file, size, start) from None
         raise
-    return {entry.filename: (start + _data_at(file, start, entry, size), entry.file_size) for entry in listed}
+    return {
+        entry.filename: (start + _data_at(file, start, entry, size), entry.file_size, entry.CRC) for entry in listed
+    }
 
 
 def _torn_zip(file: IO[bytes], size: int, start: int) -> Damage:

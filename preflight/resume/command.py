@@ -19,6 +19,7 @@ from preflight.results import progress, report_files
 from preflight.results.building import build
 from preflight.results.cleaning import without_secrets, without_surrogates
 from preflight.results.destinations import Output
+from preflight.results.page import whole
 from preflight.results.report import Report
 from preflight.results.result import Result
 from preflight.resume import console, control, judge, training
@@ -47,7 +48,7 @@ def run(asked: ResumeRequest) -> int:
         progress.show(console.head(asked), shown)
         _follow(asked, folder, course, lambda lines: progress.show(lines, shown))
         report = _report(asked, course, time.monotonic() - began)
-        output.write(report, asked.json_path, folder=asked.folder)
+        _write(asked, report)
     except (KeyboardInterrupt, TrainingInterrupted):
         Output().complain("resume: interrupted, no report")
         return INTERRUPTED
@@ -61,6 +62,14 @@ def run(asked: ResumeRequest) -> int:
     if asked.json_path == "-":
         print(report_files.as_text(report), end="")
     return report.exit_code
+
+
+def _write(asked: ResumeRequest, report: Report) -> None:
+    """Raises UsageError."""
+    output.write(report, asked.json_path)
+    if asked.folder:
+        for name, text in (("report.json", report_files.as_text(report)), ("report.html", whole.html(report))):
+            report_files.write_asked("--report", os.path.join(asked.folder, name), text)
 
 
 def _made_folder(asked: str | None) -> str:

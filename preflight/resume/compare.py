@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from preflight.core import words
 from preflight.core.rank_ranges import count
 from preflight.resume import data
-from preflight.resume.control import ROUNDING, Control
+from preflight.resume.control import ROUNDING, RepeatControl
 from preflight.resume.departure import Departure
 from preflight.resume.point import ResumePoint
 from preflight.resume.steps import RecordedStep, apart, distances
@@ -21,7 +21,7 @@ NAMED = 3
 
 
 def departures(
-    reference: Sequence[RecordedStep], resumed: Sequence[RecordedStep], point: ResumePoint, control: Control
+    reference: Sequence[RecordedStep], resumed: Sequence[RecordedStep], point: ResumePoint, control: RepeatControl
 ) -> Iterator[Departure]:
     """`reference`: all steps of the training that never stopped."""
     expected = reference[point.after :]
@@ -58,7 +58,7 @@ def rounded(far: float) -> str:
     return ""
 
 
-def _state(expected: RecordedStep, resumed: RecordedStep, control: Control) -> Iterator[Departure]:
+def _state(expected: RecordedStep, resumed: RecordedStep, control: RepeatControl) -> Iterator[Departure]:
     missing = [name for name in expected.state if name not in resumed.state]
     far = distances(expected.state, resumed.state)
     differ = {name: apart for name, apart in far.items() if not apart <= control.of_state}
@@ -78,7 +78,7 @@ def _state(expected: RecordedStep, resumed: RecordedStep, control: Control) -> I
         yield Departure("moments_differ", text, names[0] if len(names) == 1 else "", {"tensors": names[:1000]})
 
 
-def _buffers(expected: RecordedStep, resumed: RecordedStep, control: Control) -> Iterator[Departure]:
+def _buffers(expected: RecordedStep, resumed: RecordedStep, control: RepeatControl) -> Iterator[Departure]:
     far = distances(expected.buffers, resumed.buffers)
     differ = {name: apart for name, apart in far.items() if not apart <= control.of_weights}
     if differ:
@@ -121,6 +121,10 @@ def _rates(
         text += f"; so it was {count(shift, 'step')} before: the scheduler is behind"
     elif is_new:
         return
+    elif at:
+        text += (
+            f"; in step {after + at} it was right, as the optimizer's checkpoint has it: the scheduler was not loaded"
+        )
     yield Departure("learning_rate", text)
 
 
@@ -140,7 +144,9 @@ def _list(rates: Sequence[float]) -> str:
     return words.some([f"{rate:.4g}" for rate in dict.fromkeys(rates)]) or "not there"
 
 
-def _losses(pairs: Sequence[tuple[RecordedStep, RecordedStep]], after: int, control: Control) -> Iterator[Departure]:
+def _losses(
+    pairs: Sequence[tuple[RecordedStep, RecordedStep]], after: int, control: RepeatControl
+) -> Iterator[Departure]:
     """Where nothing else departs. Random numbers that were not restored explain it, if the training draws them."""
     for at, (ours, theirs) in enumerate(pairs):
         far = max(map(apart, ours.losses, theirs.losses), default=0.0)

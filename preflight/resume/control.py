@@ -17,7 +17,7 @@ OF_A_STEP = 0.25
 
 
 @dataclass(frozen=True)
-class Control:
+class RepeatControl:
     """How far two equal trainings are apart: relative."""
 
     weights: float = 0.0
@@ -43,20 +43,20 @@ class Control:
         return not (self.weights or self.state or self.losses)
 
 
-def control(first: StepTrace, second: StepTrace, until: int) -> Control:
+def control(first: StepTrace, second: StepTrace, until: int) -> RepeatControl:
     """Of the first `until` steps of both."""
     weights = state = losses = 0.0
     for rank in sorted(first.ranks):
         pairs = [*zip(first.ranks[rank][:until], second.ranks.get(rank, ())[:until], strict=False)]
         for number, pair in enumerate(pairs, 1):
             if why := next(_unlike(*pair), ""):
-                return Control(why_not=f"rank {rank}: {why} in step {number}")
+                return RepeatControl(why_not=f"rank {rank}: {why} in step {number}")
             weights = max(weights, *distances(pair[0].weights, pair[1].weights).values(), 0.0)
             state = max(state, *distances(pair[0].state, pair[1].state).values(), 0.0)
             losses = max(losses, *map(apart, pair[0].losses, pair[1].losses), apart(pair[0].gradient, pair[1].gradient))
         if why := _moves_less([step for step, _ in pairs], [step for _, step in pairs]):
-            return Control(why_not=f"rank {rank}: {why}")
-    return Control(weights, state, losses)
+            return RepeatControl(why_not=f"rank {rank}: {why}")
+    return RepeatControl(weights, state, losses)
 
 
 def _unlike(first: RecordedStep, second: RecordedStep) -> Iterator[str]:

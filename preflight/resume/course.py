@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from preflight.core.finding import Reported
-from preflight.resume.control import Control
+from preflight.resume.control import RepeatControl
 from preflight.resume.training import TrainingEnd
 
 
@@ -16,5 +16,5 @@ class Course:
     stop_at: int = 0
     after: int | None = None
     """The steps done at the point of resume."""
-    control: Control = field(default_factory=Control)
+    control: RepeatControl = field(default_factory=RepeatControl)
     findings: list[Reported] = field(default_factory=list)

@@ -8,7 +8,7 @@ from preflight.core import rank_ranges
 from preflight.core.finding import Reported
 from preflight.core.rank_ranges import count
 from preflight.resume import codes, compare, point
-from preflight.resume.control import Control
+from preflight.resume.control import RepeatControl
 from preflight.resume.departure import Departure
 from preflight.resume.point import ResumePoint
 from preflight.resume.steps import RecordedStep, StepTrace, distances
@@ -57,7 +57,9 @@ def _why(ended: TrainingEnd) -> str:
     return f": {found[-1][:300]}" if found and ended.code else ""
 
 
-def resumed(reference: StepTrace, stopped_at: int, saved: int | None, ended: TrainingEnd, control: Control) -> Judged:
+def resumed(
+    reference: StepTrace, stopped_at: int, saved: int | None, ended: TrainingEnd, control: RepeatControl
+) -> Judged:
     """`stopped_at`: the step after which the training was stopped; `saved`: its first checkpoint, if one was seen."""
     trace = ended.trace
     if not trace.length:
@@ -83,14 +85,14 @@ def _hint(far: float) -> str:
     return compare.rounded(far) if far < EQUAL * 8 else ""
 
 
-def _is_at_start(steps: Sequence[RecordedStep], control: Control) -> bool:
+def _is_at_start(steps: Sequence[RecordedStep], control: RepeatControl) -> bool:
     """Whether the training does not move its weights at all: there is no telling where it went on."""
     return all(
         far <= control.of_weights for step in steps for far in distances(steps[0].weights, step.weights).values()
     )
 
 
-def _compared(reference: StepTrace, trace: StepTrace, where: ResumePoint, control: Control) -> Iterator[Reported]:
+def _compared(reference: StepTrace, trace: StepTrace, where: ResumePoint, control: RepeatControl) -> Iterator[Reported]:
     by_departure: dict[tuple[str, str], list[tuple[int, Departure]]] = {}
     if trace.ranks.keys() != reference.ranks.keys():
         text = f"{count(len(trace.ranks), 'rank')} did steps, and {len(reference.ranks)} before"
@@ -105,7 +107,9 @@ def _compared(reference: StepTrace, trace: StepTrace, where: ResumePoint, contro
         yield _of_ranks(group, len(trace.ranks))
 
 
-def _beside(reference: StepTrace, trace: StepTrace, rank: int, where: ResumePoint, control: Control) -> ResumePoint:
+def _beside(
+    reference: StepTrace, trace: StepTrace, rank: int, where: ResumePoint, control: RepeatControl
+) -> ResumePoint:
     """Of another rank: the same step, with its own parameters that differ."""
     far = distances(reference.ranks[rank][where.after].weights, trace.ranks[rank][0].weights)
     others = {name: apart for name, apart in far.items() if not apart <= control.of_weights}
@@ -132,7 +136,7 @@ def _not_seen(reference: StepTrace) -> Iterator[Reported]:
         yield _reported("not_seen", "no backward was seen: the loss is not compared", not_measured=True)
 
 
-def not_repeatable(control: Control) -> Reported:
+def not_repeatable(control: RepeatControl) -> Reported:
     text = f"the same command, twice from the start, is not the same training: {control.why_not}"
     return _reported("not_repeatable", text)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from preflight.resume.control import Control
+from preflight.resume.control import RepeatControl
 from preflight.resume.steps import RecordedStep, distances
 
 
@@ -17,7 +17,7 @@ class ResumePoint:
     """How far they are, relative."""
 
 
-def find(resumed: RecordedStep, reference: Sequence[RecordedStep], control: Control) -> ResumePoint | None:
+def find(resumed: RecordedStep, reference: Sequence[RecordedStep], control: RepeatControl) -> ResumePoint | None:
     """The point at which most parameters are equal; None if nowhere a single one is. Where weights stood still (a
     warm-up from 0), the optimizer's state, then the batch tell which of them it is; then the latest."""
     best: tuple[tuple[int, int, int, int], ResumePoint] | None = None

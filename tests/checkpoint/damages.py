@@ -6,12 +6,13 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from preflight.checkpoint import dcp
+from preflight.checkpoint import dcp, torch_file
 from tests.checkpoint import models, saved
 from tests.checkpoint.saved import net, write_safetensors
 
@@ -21,6 +22,7 @@ DAMAGES: dict[str, Damage] = {}
 MODEL = {
     "ddp_names": "net", "compiled_model": "compiled", "lacks": "deeper", "has_more": "shallower",
     "other_width": "wider", "other_model": "other", "tied_once": "tied", "tied_twice": "tied",
+    "tied_in_two_types": "tied",
 }  # fmt: skip
 """What these rows are compared with."""
 
@@ -191,6 +193,51 @@ def gap(folder: Path, two_ranks: Path) -> Path:
 
 
 @damage
+def overlap(folder: Path, two_ranks: Path) -> Path:
+    """As if rank 1 had saved the rows of rank 0: as many elements, in the wrong place."""
+    path = _copied(two_ranks, folder)
+    saved_by = pickle.loads((path / ".metadata").read_bytes())
+    _, second = sorted(saved_by.state_dict_metadata["model.weight"].chunks, key=lambda chunk: chunk.offsets)
+    wrong = torch.Size([second.offsets[0] - 1, *second.offsets[1:]])
+    places = saved_by.storage_data
+    for index in [index for index in places if index.fqn == "model.weight" and index.offset == second.offsets]:
+        places[replace(index, offset=wrong)] = places.pop(index)
+    second.offsets = wrong
+    (path / ".metadata").write_bytes(pickle.dumps(saved_by))
+    return path
+
+
+def _zeros_inside(path: Path, tensor: torch.Tensor) -> None:
+    """64 KiB of zeros where elements were: as a server leaves them that has lost a block."""
+    data, elements = bytearray(path.read_bytes()), saved.bytes_of(tensor[:16])
+    at = data.index(elements)
+    data[at + 4096 : at + 4096 + (64 << 10)] = bytes(64 << 10)
+    path.write_bytes(data)
+
+
+@damage
+def lost_block(folder: Path, _: Path) -> Path:
+    weight = torch.randn(1 << 16)
+    path = _save(folder, {"weight": weight, "bias": torch.ones(3)})
+    _zeros_inside(path, weight)
+    return path
+
+
+@damage
+def lost_block_of_a_rank(folder: Path, two_ranks: Path) -> Path:
+    path = _copied(two_ranks, folder)
+    data, elements = bytearray((path / "__1_0.distcp").read_bytes()), None
+    entry = next(e for e in dcp.read_metadata(str(path / ".metadata"))[1] if e.file == "__1_0.distcp" and e.shape)
+    with open(path / entry.file, "rb") as file:
+        whole, _ = torch_file.read_zip(file, entry.length, entry.at)
+    elements = torch_file.only_tensor(whole)
+    assert elements and elements[0].at is not None
+    data[elements[0].at] ^= 1
+    (path / entry.file).write_bytes(data)
+    return path
+
+
+@damage
 def other_header_shape(folder: Path, _: Path) -> Path:
     about = {"weight": {"dtype": "F32", "shape": [5, 4], "data_offsets": [0, 64]}}
     write_safetensors(folder / "model.safetensors", {"weight": torch.ones(4, 4)}, about)
@@ -336,6 +383,15 @@ def other_model(folder: Path, _: Path) -> Path:
 @damage
 def tied_once(folder: Path, _: Path) -> Path:
     write_safetensors(folder / "model.safetensors", {"embed.weight": torch.ones(6, 4)})
+    return folder
+
+
+@damage
+def tied_in_two_types(folder: Path, _: Path) -> Path:
+    write_safetensors(
+        folder / "model.safetensors",
+        {"embed.weight": torch.ones(6, 4), "head.weight": torch.ones(6, 4, dtype=torch.bfloat16)},
+    )
     return folder
 
 

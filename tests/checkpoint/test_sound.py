@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.serialization import set_crc32_options
 
-from preflight.checkpoint import pickled_names, torch_file
+from preflight.checkpoint import dcp, pickled_names, torch_file
 from tests.checkpoint import models, saved
 from tests.checkpoint.saved import look, net, shards, write_safetensors
 
@@ -83,6 +84,45 @@ def test_nothing_is_said(name: str, tmp_path: Path) -> None:
     assert report["checks"][0]["findings"] == []
     assert report["exit_code"] == 0
     assert report["checkpoint"]["tensors"] > 0
+
+
+def test_best_scores_that_are_infinite_are_sound(tmp_path: Path) -> None:
+    """As Lightning's ModelCheckpoint and scripts save them; a parameter that is a scalar is none."""
+    infinite = torch.tensor(float("inf"))
+    callbacks = {"ModelCheckpoint{'monitor': 'loss'}": {"kth_value": infinite, "best_k_models": {"a/b.ckpt": infinite}}}
+    torch.save({"state_dict": net().state_dict(), "callbacks": callbacks, "best": infinite}, tmp_path / "last.ckpt")
+    assert look(tmp_path / "last.ckpt")["checks"][0]["findings"] == []
+    torch.save({"net": {**net().state_dict(), "scale": infinite}}, tmp_path / "scale.pt")
+    (found,) = look(tmp_path / "scale.pt")["checks"][0]["findings"]
+    assert found["code"] == "preflight.checkpoint.infinite" and found["where"]["parameter"] == "net.scale"
+
+
+def test_a_file_that_was_saved_without_checksums_is_sound(tmp_path: Path) -> None:
+    set_crc32_options(False)
+    try:
+        torch.save(net().state_dict(), tmp_path / "model.pt")
+    finally:
+        set_crc32_options(True)
+    assert look(tmp_path / "model.pt")["checks"][0]["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("chunks", "wrong"),
+    [
+        ({(0, 0): (2, 4), (2, 0): (3, 4)}, ""),
+        ({(0, 0): (5, 2), (0, 2): (5, 2)}, ""),
+        ({(0, 0): (2, 2), (0, 2): (2, 2), (2, 0): (3, 1), (2, 1): (3, 3)}, ""),
+        ({(0, 0): (5, 4), (5, 0): (0, 4)}, ""),
+        ({(0, 0): (2, 4), (1, 0): (3, 4)}, "overlap"),
+        ({(0, 0): (5, 2), (0, 1): (5, 2)}, "overlap"),
+        ({(0, 0): (2, 4), (3, 0): (3, 4)}, "is not in its shape [5, 4]"),
+    ],
+    ids=["rows", "columns", "a grid", "an empty shard", "rows that overlap", "columns that overlap", "beyond"],
+)
+def test_chunks_tile_a_tensor(chunks: dict[tuple[int, ...], tuple[int, ...]], wrong: str) -> None:
+    found = dcp._not_tiled(dcp.Described((5, 4), "float32", chunks))
+    assert wrong in found and bool(found) == bool(wrong)
+    assert dcp._not_tiled(dcp.Described((), "float32", {(): ()})) == ""
 
 
 @pytest.mark.more

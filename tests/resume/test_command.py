@@ -75,5 +75,6 @@ def test_a_script_that_saves_when_it_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_resume_that_fails_says_why(tmp_path: Path) -> None:
-    ((slug, message),) = found(resume(tmp_path, "fails", ranks=1))
+    ((slug, message),) = found(resume(tmp_path, "fails", "--report", "kept", ranks=1))
+    assert {path.name for path in (tmp_path / "kept").iterdir()} >= {"report.json", "report.html", "resumed"}
     assert slug == "resume_failed" and message.endswith(": RuntimeError: size mismatch for 0.weight")

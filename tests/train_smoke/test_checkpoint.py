@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from preflight.check import Job, Node, Run
 from preflight.checks.train.checkpoint import resumed
+from preflight.train_smoke.checkpoint.files import Manifest
+from preflight.train_smoke.checkpoint.model import STEPS
 from preflight.train_smoke.checkpoint.names import CHECKPOINTS, DEFAULT, FORMS, INTO
+from preflight.train_smoke.checkpoint.run import SavePlace, run
+from preflight.train_smoke.checkpoint.training import Step, TrainingRun
 from preflight.train_smoke.trainer import compare
-from tests.train_smoke import checkpoint_ranks
+from tests.train_smoke import checkpoint_ranks, ranks
 
 HUNG_S = 600.0
 
@@ -34,6 +40,30 @@ def is_sound(world: int, folder: Path, names: Sequence[str]) -> tuple[int, float
         for what in was
     )
     return len(loads), furthest / compare.limits(spreads).curves
+
+
+def test_files_are_digested_before_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes a file while training goes on is not taken for what was written."""
+    order: list[str] = []
+    of, train = Manifest.of, TrainingRun.train
+
+    def digested(*words: Any) -> Manifest:
+        order.append("digests")
+        return of(*words)
+
+    def trained(run: TrainingRun, steps: int = STEPS) -> list[Step]:
+        order.append(f"trains from step {run.step}")
+        return train(run, steps)
+
+    monkeypatch.setattr(Manifest, "of", digested)
+    monkeypatch.setattr(TrainingRun, "train", trained)
+    setting = ranks.join(0, 1, tmp_path, limit_s=60)
+    try:
+        found = run({"ddp/full": ("ddp",)}, SavePlace(tmp_path / "files", True, setting))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not found["saved"]["ddp/full"]["error"]
+    assert order == ["trains from step 0", "digests", "trains from step 2", "trains from step 2"]
 
 
 @pytest.mark.more

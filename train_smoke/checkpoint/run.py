@@ -2,7 +2,7 @@
 continues there: everything that was written must be back, and the results must be the same."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -101,9 +101,7 @@ class _Checkpoint:
             return saved
         torch.manual_seed(SEED)
         written: WrittenFiles = {}
-        moment = self._write(saved, written)
-        if moment is not None:
-            manifest = Manifest.of(self._folder, self._place.setting, written)
+        for moment, manifest in self._write(saved, written):
             for target in targets:
                 saved["into"][target] = self._resumed(target, moment, manifest)
         self._remove_folder()
@@ -118,8 +116,8 @@ class _Checkpoint:
         if self._place.makes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, saved: Saved, written: WrittenFiles) -> Moment | None:
-        """The state that was written; None if it failed. `written` gets the files of this rank."""
+    def _write(self, saved: Saved, written: WrittenFiles) -> Iterator[tuple[Moment, Manifest]]:
+        """Yields the state that was written and its files, unless it failed. `written` gets the files of this rank."""
         self._doing("training")
         run = _new(self._strategy, self._place.setting, self._batch, SEED)
         with self._place.setting.mark(f"{self._name}: training", ""):
@@ -134,10 +132,11 @@ class _Checkpoint:
 
         saved["error"] = self._tried(save)
         if not self._place.all_well(not saved["error"], f"{self._name}: saved by all"):
-            return None
+            return
+        manifest = Manifest.of(self._folder, self._place.setting, written)  # before anything else may change a file
         with self._place.setting.mark(f"{self._name}: training on", ""):
             saved["curve"] = [*steps, *run.train(STEPS - len(steps))]
-        return moment
+        yield moment, manifest
 
     def _tried(self, do: Callable[[], None]) -> str:
         """What `do` raised, in one line, or "". A collective's exceptions pass: they come from another rank's death."""
