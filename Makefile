@@ -2,6 +2,7 @@
 # make test        install what the tests need, and run the tests: each fault once
 # make fast        the tests that start no process, in a minute
 # make coverage    whether tests run each line that reads from NVML, /sys, /proc, the kernel log and RDMA trees
+# make incidents what interrupts training by published tables, and which share of it preflight names
 # make test-rest   what `make test` leaves out: further variants of the same faults
 # make test MORE=1 both in one call, as CI does
 # make test-floor  a part of the tests with the oldest versions that pyproject.toml promises; test-newest: the newest
@@ -18,7 +19,7 @@ WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorc
 	safetensors pyyaml braceexpand tqdm fsspec packaging filelock
 
 .PHONY: preflight test fast test-rest test-all test-gpu lease test-floor test-newest coverage lint bench soak sizes mutants
-.PHONY: clean
+.PHONY: clean incidents
 
 preflight: $(VENV)/.installed
 	@# What torchrun would set, and warn about: so the screen shows only preflight's output.
@@ -32,6 +33,11 @@ test: $(VENV)/.dev
 
 fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $$(nproc) --dist worksteal -m 'fast and not more and not soak and not gpu'
+
+# With the rows of the fault table that it leans on, as far as they have a run of their own.
+incidents: $(VENV)/.dev
+	$(BIN)/python -m tests.incidents
+	$(PYTEST) -q tests/incidents tests/test_faults.py tests/checks/gpu/test_gpu_faults.py -k "incidents or $$($(BIN)/python -m tests.incidents.rows)"
 
 test-rest: $(VENV)/.dev
 	$(PYTEST) -m 'more and not soak and not gpu'

@@ -33,7 +33,7 @@ PAGES = {
     "run --post": "history.md", "run --syslog": "history.md", "run --code": "checks/env.software.md",
     "run --data": "data.md", "run --model": "model.md", "run --checkpoint": "checkpoint.md",
     "run --set": "checks/README.md", "run --plugin": "writing-a-check.md",
-    "rendezvous": "rendezvous.md", "checkpoint": "checkpoint-files.md",
+    "rendezvous": "rendezvous.md", "checkpoint": "checkpoint-files.md", "resume": "resume.md",
     "explain": "explain.md", "debug": "explain.md#preflight-debug", "diff": "diff.md", "history": "history.md",
     "profile": "profile.md", "gate": "hooks.md#the-gate", "hook": "hooks.md", "nodes": "hooks.md#lists-of-nodes",
     "pick": "hooks.md#n-nodes-out-of-n--k", "list": "checks/README.md", "describe": "checks/README.md",

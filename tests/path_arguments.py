@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from preflight.cli import arguments
@@ -48,7 +48,7 @@ SLOW = {("run", "--model"), ("run", "--checkpoint"), ("run", "--data")}
 """They start ranks."""
 
 
-def words_of(command: str, option: str, dead: str, given: dict[str, str]) -> list[str]:
+def words_of(command: str, option: str, dead: str, given: Mapping[str, str]) -> list[str]:
     words = [given.get(word, word) for word in OPERANDS.get(command, [])]
     if not option.startswith("-"):
         place = 1 if (command, option) in (("diff", "new"), ("nodes", "reports")) else 0

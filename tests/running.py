@@ -330,18 +330,14 @@ def await_file(path: Path, within_s: float = 60.0) -> None:
 @contextlib.contextmanager
 def store_server() -> Iterator[tuple[int, int]]:
     """(port, pid) of a store in a process of its own, as a launcher's agent serves one."""
-    code = (
-        "import sys, torch.distributed as d, datetime as t;"
-        "s = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False, timeout=t.timedelta(seconds=60));"
-        "print(s.port, flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-    ) as server:
-        assert server.stdout
+    reader, writer = os.pipe()
+    with open(reader) as told:
+        server = start_on(None, 0, [], environment(), ROOT, writer, module="tests.serve_store")
+        os.close(writer)
         try:
-            yield int(server.stdout.readline()), server.pid
+            yield int(told.readline()), server.pid
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server.pid, signal.SIGCONT)
             server.kill()
+            server.wait(HUNG_S)

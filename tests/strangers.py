@@ -111,7 +111,7 @@ def facts(stranger: Stranger, run: str) -> None:
 
     text = json.dumps({"forged": True})
     stranger.store.set(f"{run}/facts/{content_hash(text)}", text)
-    outcome = {"kind": "measured", "seconds": 0.1, "facts": content_hash(text)}
+    outcome = {"kind": "measured", "seconds": 0.1, "facts_hash": content_hash(text)}
     stranger.append(f"{run}/done/{stranger.read(f'{run}/now')['step']}", {"rank": 1, "outcome": outcome})
 
 

@@ -69,3 +69,10 @@ def test_a_baseline_whose_reading_hangs_is_a_warning() -> None:
     figures, found = baseline.read(late, "good", Job("env", 3, "gloo", ()), {})
     assert found and (figures, found.severity, found.code) == ("", "warn", "preflight.run.baseline")
     assert found.message.endswith("reading it did not end within 10.0 s: nothing is compared with it")
+
+
+def test_ranks_of_its_own_are_compared_with_the_report_that_they_replace(tmp_path: Path) -> None:
+    words = ("--only", "env.launch", "--report", str(tmp_path / "kept"))
+    for more in ((), ("--baseline", str(tmp_path / "kept"))):
+        finished = running.run_to_end(running.preflight(*words, *more))
+        assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -32,6 +32,7 @@ def test_a_master_that_is_another_node_is_said_by_all_ranks(tmp_path: Path) -> N
 
 
 @needs_hosts
+@pytest.mark.more
 def test_a_master_that_is_nobody_is_said_by_rank_0_at_once(tmp_path: Path) -> None:
     """As from an earlier job's list. The others wait for it, and say in words what they have tried."""
     with cluster(2) as hosts:

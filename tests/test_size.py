@@ -1,6 +1,7 @@
 """Small functions, small files and names that say what they hold (CONTRIBUTING.md)."""
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from tests.sizes import FILE_LINES, FUNCTION_LINES, file_lines, folder, function_lines, functions, over, relative
@@ -28,8 +29,13 @@ def test_files_are_small() -> None:
     assert over({relative(path): file_lines(path) for path in files()}, FILE_LINES) == {}
 
 
-def given_names(text: str) -> Iterator[tuple[int, str]]:
+@functools.cache  # two tests read all files
+def given_names(text: str) -> tuple[tuple[int, str], ...]:
     """(line, name) of every function, parameter, loop variable, and variable or attribute that is assigned."""
+    return (*_given_names(text),)
+
+
+def _given_names(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name
@@ -58,10 +64,9 @@ SAY_NOTHING = {"told", "said", "its", "made"}
 """A reader of these must look up whose, and what: a sentence, a report, a mistake, a model."""
 STILL_SAY_NOTHING = {
     "checks/train", "checks/train/checkpoint", "checks/train/model", "checks/train/shared",
-    "checks/train/shared/parity", "checks/train/speed", "preflight/checkpoint", "preflight/cli",
-    "preflight/cluster", "preflight/debug", "preflight/debug/injected", "preflight/explain/read",
-    "preflight/failure_book", "preflight/history", "preflight/nccl", "preflight/planning", "preflight/rendezvous",
-    "preflight/results", "preflight/results/page", "train_smoke", "train_smoke/checkpoint", "train_smoke/speed",
+    "checks/train/shared/parity", "checks/train/speed", "preflight/checkpoint", "preflight/debug",
+    "preflight/debug/injected",
+    "preflight/explain/read", "preflight/failure_book", "train_smoke", "train_smoke/checkpoint", "train_smoke/speed",
     "train_smoke/strategies", "train_smoke/trainer", "train_smoke/user",
 }  # fmt: skip
 """Folders whose names are older than the rule. No folder comes in; one that needs it no more goes."""

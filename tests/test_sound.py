@@ -141,6 +141,7 @@ def test_ranks_without_local_rank_are_counted_off(tmp_path: Path) -> None:
     is_silent(running.run_ranks(tmp_path, ranks, *LAUNCH), 2, LAUNCHED)
 
 
+@pytest.mark.more
 def test_a_restart_says_the_verdict_again(tmp_path: Path) -> None:
     """With a failure torchrun restarts all ranks: the checks run once."""
     finished = running.run_torchrun(

@@ -16,7 +16,10 @@ from tests.strangers import STRIKES, Stranger
 
 DEADLINE_S = 120
 A_SECRET = {SECRET: "0123456789abcdef0123456789abcdef"}
-MORE = {"foreign", "other_rank", "left", "counter", "order_a_module"}
+MORE = {
+    "foreign", "other_rank", "left", "counter", "order_a_module", "settings", "stale_order", "arrival", "damaged",
+    "beat",
+}  # fmt: skip
 """Others of the same kind, with the same code of preflight's."""
 SEALED = {"gone", "beat", "facts"}
 """Also where ranks share a secret."""
@@ -53,7 +56,7 @@ CASES = [(name, False) for name in STRANGERS if name != "gone"] + [(name, True) 
 @pytest.mark.parametrize(
     ("name", "sealed"),
     [
-        pytest.param(*case, marks=pytest.mark.more if case[0] in MORE or case == ("beat", True) else ())
+        pytest.param(*case, marks=pytest.mark.more if case[0] in MORE or case == ("facts", True) else ())
         for case in CASES
     ],
 )

@@ -6,13 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from preflight.cli import arguments
 from preflight.sdk import files, system_call, watch
-from tests import fuse, path_arguments, running
+from tests import ahead, fuse, path_arguments, running
 from tests.fuse import NUMBERS, SILENT, Call, File
 from tests.path_arguments import ALL, SLOW, in_slurm, words_of
 
@@ -23,7 +24,7 @@ pytestmark = [
 SOONER = (
     "import sys; from preflight.sdk import paths, watch; from preflight.planning import toml_file;"
     "from preflight.engine import baseline, loading; from preflight.cluster import gate;"
-    "watch.ANSWER_S = 1.5; paths.ask.__defaults__ = (4.0,); toml_file.READ_S = baseline.READ_S = 4.0;"
+    "watch.ANSWER_S = 1.5; paths.ask.__defaults__ = (2.0,); toml_file.READ_S = baseline.READ_S = 4.0;"
     "gate.DISK_S = loading.PLUGIN_S = 4.0; from preflight.__main__ import command; command()"
 )
 """The command, with shorter waits: what never answers does not answer later either."""
@@ -54,15 +55,34 @@ def outcome(words: list[str], folder: Path, **environ: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize(("command", "option"), CASES)
-def test_a_path_that_does_not_answer(command: str, option: str, given: dict[str, str], tmp_path: Path) -> None:
-    with fuse.mounted(tmp_path / "dead", {Call.LOOKUP: SILENT}) as system:
+Asked = tuple[bool, str, int, str]
+"""(whether the dead file system was asked, its folder, the exit code, what was printed)."""
+
+
+def ask(case: tuple[str, str], folder: Path, given: Mapping[str, str]) -> Asked:
+    command, option = case
+    with fuse.mounted(folder / "dead", {Call.LOOKUP: SILENT}) as system:
         dead = str(system.folder / "x.py")
-        environ = in_slurm(tmp_path) if command == "pick" else {}
-        code, said = outcome([command, *words_of(command, option, dead, given)], tmp_path, **environ)
-    assert system.asked.is_set(), f"nothing looked at the path: {said}"
+        environ = in_slurm(folder) if command == "pick" else {}
+        code, said = outcome([command, *words_of(command, option, dead, given)], folder, **environ)
+        return system.asked.is_set(), str(system.folder), code, said
+
+
+@pytest.fixture(scope="module")
+def asked(
+    request: pytest.FixtureRequest, given: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[tuple[str, str]], Asked]]:
+    cases = ahead.chosen(request, "test_a_path_that_does_not_answer", "command", "option")
+    with ahead.outcomes(cases, lambda case: ask(case, tmp_path_factory.mktemp("dead"), given)) as outcomes:
+        yield outcomes
+
+
+@pytest.mark.parametrize(("command", "option"), CASES)
+def test_a_path_that_does_not_answer(command: str, option: str, asked: Callable[[tuple[str, str]], Asked]) -> None:
+    was_asked, folder, code, said = asked((command, option))
+    assert was_asked, f"nothing looked at the path: {said}"
     assert code in ENDS_WITH.get((command, option), (REFUSED, UNFINISHED)), said
-    assert str(system.folder) in said and "fault of preflight" not in said, said
+    assert folder in said and "fault of preflight" not in said, said
     assert any(word in said for word in (" s (", " s: ", " s;", " s,", "within", "after")), f"not how long: {said}"
 
 
@@ -74,15 +94,32 @@ def test_no_command_is_left_out() -> None:
 READERS = {"explain": ["x"], "show": ["x"], "history": ["x"], "nodes": ["--bad", "x"]}
 
 
+def read(case: tuple[str, Call], folder: Path) -> tuple[str, int, str]:
+    """The name is found, as where the client of NFS has it in its cache; then nothing comes. (The path, the exit code,
+    what was printed.)"""
+    command, silent = case
+    files: dict[int, File] = {next(NUMBERS): ("x", bytearray(b"{" + b" " * 5000))}
+    with fuse.mounted(folder / "dead", {silent: SILENT}, files=files) as system:
+        dead = str(system.folder / "x")
+        return dead, *outcome([command, *(dead if word == "x" else word for word in READERS[command])], folder)
+
+
+@pytest.fixture(scope="module")
+def were_read(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[tuple[str, Call]], tuple[str, int, str]]]:
+    cases = ahead.chosen(request, "test_one_that_stops_to_answer_later", "command", "silent")
+    with ahead.outcomes(cases, lambda case: read(case, tmp_path_factory.mktemp("dead"))) as outcomes:
+        yield outcomes
+
+
 @pytest.mark.parametrize("silent", [Call.OPEN, Call.READ, Call.GETATTR], ids=lambda call: call.name)
 @pytest.mark.parametrize("command", READERS)
-def test_one_that_stops_to_answer_later(command: str, silent: Call, tmp_path: Path) -> None:
-    """The name is found, as where the client of NFS has it in its cache; then nothing comes."""
-    files: dict[int, File] = {next(NUMBERS): ("x", bytearray(b"{" + b" " * 5000))}
-    with fuse.mounted(tmp_path / "dead", {silent: SILENT}, files=files) as system:
-        dead = str(system.folder / "x")
-        code, said = outcome([command, *(dead if word == "x" else word for word in READERS[command])], tmp_path)
-        assert code == UNFINISHED and f"{dead}: its file system has not answered for " in said, said
+def test_one_that_stops_to_answer_later(
+    command: str, silent: Call, were_read: Callable[[tuple[str, Call]], tuple[str, int, str]]
+) -> None:
+    dead, code, said = were_read((command, silent))
+    assert code == UNFINISHED and f"{dead}: its file system has not answered for " in said, said
 
 
 def test_a_command_that_waits_for_its_reader_or_its_writer_is_not_ended(given: dict[str, str], tmp_path: Path) -> None:

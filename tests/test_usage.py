@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.cli import main
+from preflight.cli import environment, main
 from preflight.planning.registry import BUILT_IN
 from tests import running
 
@@ -31,6 +31,7 @@ MISTAKES = [
     (["describe", "plugin.swap"], "there is no such check or code; name its file with --plugin FILE"),
     (["run", "--level", "fast"], "invalid choice: 'fast'"),
     (["run", "--level", "quick", "--all"], "--all is --level full"),
+    (["run", "-q", "-v"], "not allowed with argument"),
     (["run", "--deadline", "soon"], "soon is not a number of seconds"),
     (["run", "--deadline", "0"], "0 is not a number of seconds"),
     (["run", "--backend", "mpi"], "invalid choice: 'mpi'"),
@@ -154,16 +155,39 @@ def test_only_one_rank_says_it(tmp_path: Path) -> None:
     assert finished.exit_codes == [2, 2, 2] and finished.output.count("\n") == 1, finished.told()
 
 
+def test_variables_stand_for_options_that_the_command_line_does_not_give() -> None:
+    environ = {
+        "PREFLIGHT_LEVEL": "quick", "PREFLIGHT_ONLY": "env,node", "PREFLIGHT_STRICT": "1", "PREFLIGHT_SKIP": " ",
+        "PREFLIGHT_SECRET": "x",
+    }  # fmt: skip
+
+    def words(*given: str, **more: str) -> list[str]:
+        own = {**environ, **more}
+        return [*environment.words_of(environment.used(["run", *given], own), own)]
+
+    assert words() == ["--level=quick", "--only=env,node", "--strict"]
+    assert words("--all", "--only=comm") == ["--strict"]
+    assert words("--level", "full", "--strict") == ["--only=env,node"]
+    assert words(PREFLIGHT_STRICT="0") == ["--level=quick", "--only=env,node"]
+
+
+def test_a_variable_that_is_wrong_is_named() -> None:
+    shown = running.run_to_end(running.preflight(), {**running.environment(), "PREFLIGHT_LEVEL": "fast"})
+    assert shown.returncode == 2 and "invalid choice: 'fast'" in shown.stderr
+    assert "(the environment has PREFLIGHT_LEVEL)" in shown.stderr
+
+
 def test_help_and_version_are_no_mistakes() -> None:
     assert preflight("--version").stdout.startswith("preflight 0.")
     shown = preflight("--help")
     assert shown.returncode == 0 and "Exit codes" in shown.stdout
-    assert "--only" in preflight("run", "--help").stdout
+    run = preflight("run", "--help").stdout
+    assert "--only" in run and "\nwhat is checked:\n" in run and run.count("torchrun [...] -m preflight") == 2
 
 
 def test_list_and_describe() -> None:
     listed = preflight("list")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(BUILT_IN)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["check", *BUILT_IN]
     page = preflight("describe", "comm.all_reduce").stdout
     assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
     assert "Another process has the port on node 0" in preflight("describe", "preflight.rendezvous.port_taken").stdout

@@ -5,7 +5,7 @@ interfaces. Counts also the legs of a bond and the card under a VLAN.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from preflight.check import (
     Action,
@@ -226,7 +226,7 @@ def _by_node(bad: Mapping[int, str], rises: Mapping[int, NodeRise]) -> str:
     return words.clauses((f"{rises[rank].node}: {text}" for rank, text in bad.items()), 3)
 
 
-def _noticed(bad: Mapping[int, str], rises: Mapping[int, NodeRise]) -> dict[str, Any]:
+def _noticed(bad: Mapping[int, str], rises: Mapping[int, NodeRise]) -> dict[str, object]:
     return {"noticed_by": tuple(bad), "evidence": {"interface": rises[min(bad)].first}}
 
 

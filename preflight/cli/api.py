@@ -90,13 +90,13 @@ def run(
     arguments += ["--strict"] * strict + ["--syslog"] * syslog
     here, call = identity.from_environ(os.environ), str(next(_calls))
     longest_s = (deadline_s or max(DEADLINES_S.values())) + DEAD_MAN_S + END_S
-    told = os.memfd_create("preflight-verdict")
+    descriptor = os.memfd_create("preflight-verdict")
     try:
-        environ = {**_environment(here, call), VERDICT_FD: str(told)}
-        code = _supervised(arguments, environ, told, quiet, longest_s)
-        found = _read(told, code)
+        environ = {**_environment(here, call), VERDICT_FD: str(descriptor)}
+        code = _supervised(arguments, environ, descriptor, quiet, longest_s)
+        found = _read(descriptor, code)
     finally:
-        os.close(told)
+        os.close(descriptor)
     _leave_the_port(here)
     return found
 
@@ -154,11 +154,11 @@ def _job_serves_its_store() -> bool:
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
-def _supervised(arguments: list[str], environ: dict[str, str], told: int, quiet: bool, longest_s: float) -> int:
+def _supervised(arguments: list[str], environ: dict[str, str], descriptor: int, quiet: bool, longest_s: float) -> int:
     """Runs `python -m preflight run ARGUMENTS` and returns its exit code."""
     process = subprocess.Popen(
         [sys.executable, "-m", "preflight", "run", *arguments], env=environ, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL if quiet else None, pass_fds=(told,),
+        stdout=subprocess.DEVNULL if quiet else None, pass_fds=(descriptor,),
     )  # fmt: skip
     try:
         return process.wait(longest_s)
@@ -177,13 +177,13 @@ def _supervised(arguments: list[str], environ: dict[str, str], told: int, quiet:
 def _read(descriptor: int, code: int) -> Verdict:
     text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     try:
-        told: dict[str, Any] = json.loads(text)
+        verdict: dict[str, Any] = json.loads(text)
     except ValueError:
         return Verdict("error", 3, f"preflight: ERROR: it ended without a verdict (exit status {code})", None)
-    if told["exit_code"] == USAGE:
-        raise UsageError(told["sentence"])
-    word = told["sentence"].split()[1].rstrip(":").lower()
-    return Verdict(word, told["exit_code"], told["sentence"], told["report"])
+    if verdict["exit_code"] == USAGE:
+        raise UsageError(verdict["sentence"])
+    word = verdict["sentence"].split()[1].rstrip(":").lower()
+    return Verdict(word, verdict["exit_code"], verdict["sentence"], verdict["report"])
 
 
 def _leave_the_port(here: LaunchIdentity) -> None:

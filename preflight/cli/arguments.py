@@ -10,6 +10,7 @@ COMMANDS = {
     "run": "run the checks (the default)",
     "rendezvous": "before torchrun: do the nodes meet?",
     "checkpoint": "is a saved checkpoint whole, and does it fit?",
+    "resume": "does a stopped training go on as if it had not stopped?",
     "explain": "why did this job fail? its logs, dumps and reports",
     "debug": "run a job with the right logging on, and explain its failure",
     "diff": "what has changed between two runs?",
@@ -24,9 +25,14 @@ COMMANDS = {
     "show": "print a saved report again",
     "completion": "print the completion script of a shell",
 }
-STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
+STARTING = ("run", "rendezvous", "checkpoint", "resume", "debug", "gate", "pick")
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
+EXAMPLES = """examples:
+  torchrun [...] -m preflight                          in a job's launcher, on all nodes
+  torchrun [...] -m preflight --all --report DIR       everything, with a page for a browser in DIR
+  preflight --level quick --only env,gpu               on one node, in seconds, without torch
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,14 +55,21 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", parser_class=Parser, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         if only in (None, name):
-            _add_options(name, commands.add_parser(name, help=purpose, allow_abbrev=False))
+            command = commands.add_parser(
+                name,
+                help=purpose,
+                allow_abbrev=False,
+                epilog=EXAMPLES if name == "run" else None,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            _add_options(name, command)
     return top
 
 
 def _add_options(name: str, command: Parser) -> None:
     if name == "run":
         add_run(command)
-    elif name in ("rendezvous", "checkpoint", "explain", "debug"):
+    elif name in ("rendezvous", "checkpoint", "resume", "explain", "debug"):
         _add_looking(name, command)
     elif name in ("diff", "history", "profile"):
         _add_comparing(name, command)
@@ -77,11 +90,14 @@ def _add_looking(name: str, command: Parser) -> None:
     from preflight.debug import arguments as debugging
     from preflight.explain import arguments as explaining
     from preflight.rendezvous import arguments as meeting
+    from preflight.resume import arguments as resuming
 
     if name == "rendezvous":
         meeting.add_to(command, _seconds)
     elif name == "checkpoint":
         saved.add_to(command, _named, _user_code, _seconds)
+    elif name == "resume":
+        resuming.add_to(command, _named, _seconds, _number)
     elif name == "explain":
         explaining.add_to(command, _named)
     else:
@@ -117,13 +133,15 @@ def _add_show(shown: Parser) -> None:
 
 
 def add_run(run: argparse.ArgumentParser) -> None:
-    """The options of a run."""
+    """The options of a run, in groups for its help."""
     from preflight.check import Level
     from preflight.sinks import arguments as delivering
 
-    run.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
-    run.add_argument("--all", action="store_true", help="the same as --level full")
-    run.add_argument(
+    names = ("what is checked", "your own code", "what is written", "what it is compared with", "how")
+    chosen, own, written, against, how = map(run.add_argument_group, names)
+    chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
+    chosen.add_argument("--all", action="store_true", help="the same as --level full")
+    chosen.add_argument(
         "--only",
         action="append",
         type=_named,
@@ -131,53 +149,58 @@ def add_run(run: argparse.ArgumentParser) -> None:
         metavar="ID_OR_FAMILY,..",
         help="these checks, and what they need",
     )
-    run.add_argument(
+    chosen.add_argument(
         "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
     )
-    run.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
-    run.add_argument("--facts", action="store_true", help="with the facts in it")
-    run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all other formats")
-    run.add_argument(
+    written.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
+    written.add_argument("--facts", action="store_true", help="with the facts in it")
+    written.add_argument(
+        "--report", type=_named, metavar="DIR", help="write the report, its facts and all other formats"
+    )
+    against.add_argument(
         "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
     )
-    run.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
-    delivering.add_to(run, _named)
-    run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
-    run.add_argument(
+    against.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
+    delivering.add_to(written, _named)
+    detail = how.add_mutually_exclusive_group()
+    detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
+    detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
+    how.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
+    how.add_argument(
         "--deadline",
         type=_seconds,
         metavar="S",
         help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
     )
-    run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
-    run.add_argument(
+    how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
+    own.add_argument(
         "--code", type=_named, metavar="DIR", help="the training code, must be equal on all nodes (else its git commit)"
     )
-    run.add_argument(
+    own.add_argument(
         "--data", type=_user_code, metavar="MODULE:FUNCTION", help="check your own DataLoader (or FILE.py:FUNCTION)"
     )
-    run.add_argument(
+    own.add_argument(
         "--model",
         type=_model,
         metavar="MODULE:NAME",
         help="train your own model, too (or FILE.py:NAME, or a config.json of transformers)",
     )
-    run.add_argument(
+    own.add_argument(
         "--checkpoint",
         type=_named,
         metavar="DIR",
         help="the folder for your checkpoints: saves some there as a test",
     )
-    _add_settings(run)
-    _add_plugins(run)
+    _add_settings(how)
+    _add_plugins(own)
 
 
-def _add_settings(command: argparse.ArgumentParser) -> None:
+def _add_settings(command: argparse._ActionsContainer) -> None:
     command.add_argument("--config", type=_named, metavar="FILE", help="settings and waivers, in TOML (docs/config.md)")
     command.add_argument("--set", action="append", default=[], metavar="ID.OPTION=VALUE", help="an option of a check")
 
 
-def _add_plugins(command: argparse.ArgumentParser) -> None:
+def _add_plugins(command: argparse._ActionsContainer) -> None:
     command.add_argument("--plugin", action="append", default=[], metavar="MODULE_OR_FILE", help="a check of your own")
 
 

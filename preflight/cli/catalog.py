@@ -13,6 +13,7 @@ from preflight.planning.registry import Check, Source
 
 def list_checks(options: argparse.Namespace) -> int:
     known = built_in.listed()
+    print(_row("check", "level", "by", "what is true on a sound machine"))
     for source in registry.sources(options.plugin).values():
         is_known = source.kind == "builtin" and source.id in known
         line = _line(known[source.id]) if is_known else told_of(source, lambda check: _line(built_in.of(check)))[0]
@@ -22,7 +23,11 @@ def list_checks(options: argparse.Namespace) -> int:
 
 def _line(check: CatalogEntry) -> str:
     given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.given)
-    return f"{check.id:<22} {check.level:<9} {check.scope:<6} {check.title}{given and f' [with {given}]'}"
+    return _row(check.id, check.level, check.scope, f"{check.title}{given and f' [with {given}]'}")
+
+
+def _row(check: str, level: str, scope: str, title: str) -> str:
+    return f"{check:<22} {level:<9} {scope:<6} {title}"
 
 
 def describe_code(options: argparse.Namespace) -> int:
@@ -43,6 +48,11 @@ def describe_code(options: argparse.Namespace) -> int:
 
         print(describe.command_page(what, of_checkpoint.FAMILY, of_checkpoint.PURPOSE, of_checkpoint.by_slug()))
         return 0
+    if what.startswith("preflight.resume"):
+        from preflight.resume import codes as of_resume
+
+        print(describe.command_page(what, of_resume.FAMILY, of_resume.PURPOSE, of_resume.by_slug()))
+        return 0
     if what.partition(".")[0] == "explain":
         from preflight.explain import pages
 
@@ -55,9 +65,9 @@ def describe_code(options: argparse.Namespace) -> int:
     id_ = what if what in sources else what.rpartition(".")[0]
     if id_ not in sources and not family:
         raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
-    told = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
-    print(words.plain("\n".join(text for text, _ in told)))
-    return 0 if all(is_sound for _, is_sound in told) else 1
+    printed = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
+    print(words.plain("\n".join(text for text, _ in printed)))
+    return 0 if all(is_sound for _, is_sound in printed) else 1
 
 
 def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:

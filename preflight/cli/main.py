@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from preflight import errors
-from preflight.cli import catalog, surroundings
+from preflight.cli import catalog, environment, surroundings
 from preflight.cli.arguments import COMMANDS, STARTING, parser
 from preflight.errors import CannotWork, UsageError
 from preflight.planning import registry
@@ -27,7 +27,7 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
         code = _dispatch(translate(_without_local_rank(arguments)))
         sys.stdout.flush()
     except Exception as error:
-        code = _told(error)
+        code = _end_code(error)
     sys.exit(code)
 
 
@@ -36,7 +36,7 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
     return arguments[bool(arguments) and bool(LOCAL_RANK.fullmatch(arguments[0])) :]
 
 
-def _told(error: Exception) -> int:
+def _end_code(error: Exception) -> int:
     """Says in one sentence on stderr, if possible, why the command ends; returns the exit code."""
     if isinstance(error, OSError) and error.filename is None and error.errno in STDOUT_REFUSES:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -81,19 +81,32 @@ def _dispatch(arguments: list[str]) -> int:
         hint = errors.near_misses(arguments[0], COMMANDS)
         raise UsageError(f"{arguments[0]}: there is no such command{hint}")
     words = arguments if named or arguments[:1] in (["-h"], ["--help"], ["--version"]) else ["run", *arguments]
-    options, unknown = parser(words[0] if words[0] in COMMANDS else None).parse_known_args(words)
+    options, unknown = _parsed(words)
     if unknown:
         raise UsageError(_no_such_option(unknown[0], options.command))
     if options.command in STARTING:
         surroundings.need_what_processes_need()
     options.words = arguments
     commands = {
-        "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "explain": _explain, "debug": _debug,
+        "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "resume": _resume, "explain": _explain,
+        "debug": _debug,
         "gate": _gate, "hook": _hook, "nodes": _nodes, "pick": _pick, "diff": _diff, "history": _history,
         "profile": _profile,
         "list": catalog.list_checks, "describe": catalog.describe_code, "show": _show, "completion": _completion,
     }  # fmt: skip
     return commands[options.command](options)
+
+
+def _parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """With what the environment says of a run."""
+    command = words[0] if words[0] in COMMANDS else None
+    names = environment.used(words, os.environ) if command == "run" else {}
+    try:
+        return parser(command).parse_known_args([*words, *environment.words_of(names, os.environ)])
+    except UsageError as error:
+        if not names:
+            raise
+        raise UsageError(f"{error} (the environment has {', '.join(names)})", everywhere=error.everywhere) from None
 
 
 def _no_such_option(word: str, command: str) -> str:
@@ -128,6 +141,12 @@ def _rendezvous(options: argparse.Namespace) -> int:
 
 def _checkpoint(options: argparse.Namespace) -> int:
     from preflight.checkpoint import arguments, command
+
+    return command.run(arguments.request(options))
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from preflight.resume import arguments, command
 
     return command.run(arguments.request(options))
 

@@ -18,6 +18,7 @@ from preflight.planning import levels, node_kinds, plan, registry
 from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
+from preflight.results.console import Detail
 from preflight.results.destinations import Output
 from preflight.sdk import paths
 from preflight.sinks import arguments as delivering
@@ -64,21 +65,21 @@ def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, So
         return None, registry.sources(options.plugin)
     from preflight.planning import config
 
-    said = config.read(options.config)
-    options.plugin = [*said.plugins, *options.plugin]
+    site = config.read(options.config)
+    options.plugin = [*site.plugins, *options.plugin]
     _touch(options.plugin)
     sources = registry.sources(options.plugin)
     try:
-        policy = Policy(said.severity, said.waivers)
+        policy = Policy(site.severity, site.waivers)
         config.check_codes(policy.codes, sources)
-        settings([f"{name}={value}" for name, value in said.options.items()], sources)
+        settings([f"{name}={value}" for name, value in site.options.items()], sources)
     except UsageError as error:
         raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
-    options.renamed = said.renamed
-    options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
+    options.renamed = site.renamed
+    options.set = [*(f"{name}={value}" for name, value in site.options.items()), *options.set]
     for name in ("level", "deadline", "report", "backend", "baseline", "strict", "only", "skip"):
         if not getattr(options, name, True):
-            setattr(options, name, getattr(said, name))
+            setattr(options, name, getattr(site, name))
     return policy, sources
 
 
@@ -119,8 +120,9 @@ def run(options: argparse.Namespace) -> int:
     quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
     quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
     if alone and not quick:
-        output, now = Output(options.json, options.report), time.time()
-        refused = output.names() and paths.ask(output.names(), lambda: output.refusal(now))
+        output = Output(options.json, options.report)
+        before = 0.0 if earlier else time.time()  # it may be the report that is there: rank 0 reads and then removes it
+        refused = output.names() and paths.ask(output.names(), lambda: output.refusal(before))
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
@@ -153,10 +155,10 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
         return "quick" if quick else "slow"
 
     try:
-        told, is_sound = catalog.told_of(source, tell)
+        kind, is_sound = catalog.told_of(source, tell)
     except CannotWork:  # the run reports it
         return True
-    return not is_sound or told == "quick"
+    return not is_sound or kind == "quick"
 
 
 def _supervise(
@@ -174,5 +176,6 @@ def _supervise(
         output=Output(options.json, options.report, options.facts),
         needs_torch=needs_torch,
         sinks=sinks,
+        detail=Detail.QUIET if options.quiet else Detail.VERBOSE if options.verbose else Detail.USUAL,
     )
     supervisor.run(task)

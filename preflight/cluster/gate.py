@@ -42,21 +42,21 @@ def run(asked: GateRequest) -> int:
     """Returns the exit code: 0 open, 1 closed, 128 or more after a signal."""
     screen = take_stdout() if asked.reason else None
     try:
-        made, folder = verdict(asked)
+        report, folder = verdict(asked)
     except SignalCame as why:
         say(str(why))
         return why.code
     except Undecided as why:
         say(f"{why}, so the job is {'held (--closed)' if asked.closed else 'not held'}")
         return int(asked.closed)
-    if made is None:
+    if report is None:
         return 0
     if screen is not None:
-        os.write(screen, f"{reason.line(made, asked.reason)}\n".encode())
-    if made.exit_code == 1:
-        bad = words.some(bad_nodes(made), 16) or "none is named"
+        os.write(screen, f"{reason.line(report, asked.reason)}\n".encode())
+    if report.exit_code == 1:
+        bad = words.some(bad_nodes(report), 16) or "none is named"
         say(f"a failure was found, so the job is held; bad nodes: {bad} (report: {folder})")
-    return made.exit_code
+    return report.exit_code
 
 
 def say(text: str) -> None:
@@ -83,8 +83,9 @@ def verdict(asked: GateRequest) -> tuple[Report | None, str]:
         try:
             return _read(disk, folder, before, code, hung, asked), folder
         except Undecided:
-            if alone := {path: made for path, made in _ask(disk, "failed_alone", folder).items() if path not in own}:
-                return Report.from_json(next(iter(alone.values()))), folder
+            alone = [report for path, report in _ask(disk, "failed_alone", folder).items() if path not in own]
+            if alone:
+                return Report.from_json(alone[0]), folder
             raise
 
 
@@ -113,9 +114,9 @@ class _Disk:
         rank 0 that did not get to the others: the job cannot start. Rank 0's comes first."""
         found = {}
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "report.rank-*.json")), key=_rank_of):
-            made = self.read(path)
-            if isinstance(made, dict) and made["exit_code"] == 1:
-                found[f"{path} {made['run']}"] = made
+            report = self.read(path)
+            if isinstance(report, dict) and report["exit_code"] == 1:
+                found[f"{path} {report['run']}"] = report
         return found
 
 
@@ -135,8 +136,7 @@ def _ask(disk: Probe, name: str, *arguments: str) -> Any:
 def _folder(asked: GateRequest, disk: Probe) -> str:
     """The folder for the report. In a Slurm job its name has the job's number, and a requeue gets a new one."""
     job, count = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
-    made: str = _ask(disk, "make", asked.folder or (f"preflight-{job}-{count}" if job else ""))
-    return made
+    return str(_ask(disk, "make", asked.folder or (f"preflight-{job}-{count}" if job else "")))
 
 
 def _run_id(read: dict[str, Any] | str) -> str | None:

@@ -33,11 +33,11 @@ def paths() -> dict[str, str]:
 
 
 def text(name: str, filled: dict[str, str]) -> str:
-    made = (resources.files("preflight.cluster") / "hooks" / HOOKS[name]).read_text()
+    script = (resources.files("preflight.cluster") / "hooks" / HOOKS[name]).read_text()
     folders = dict.fromkeys((filled["@BIN@"], filled["@SLURM@"], "/usr/bin", "/bin"))  # Slurm's may be one of these
     for word, path in {**filled, "@PATH@": ":".join(folders)}.items():
-        made = made.replace(word, path)
-    return made
+        script = script.replace(word, path)
+    return script
 
 
 def run(name: str) -> int:

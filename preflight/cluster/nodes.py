@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from preflight.cluster.arguments import ACTIONS
 from preflight.cluster.host_list import FORMATS
@@ -36,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _to_do(found: Sequence[Reported]) -> dict[str, Any]:
+def _to_do(found: Sequence[Reported]) -> dict[str, object]:
     """The most drastic action of a node's failures, or of its warnings if it has no failure, and the codes that ask for
     it. "none" if nothing was found, or an older preflight wrote the report."""
     worst = [finding for finding in found if finding.severity == "fail"] or found

@@ -49,10 +49,10 @@ def say(text: str) -> None:
 
 def _picked(asked: PickRequest, there: Sequence[str], folder: str) -> list[str]:
     """The picked nodes; [] if too few are sound. Raises Undecided and SignalCame of gate."""
-    made = _look(asked, there, os.path.join(folder, "all"))
-    chosen = best(made, asked.nodes, _switches())
+    report = _look(asked, there, os.path.join(folder, "all"))
+    chosen = best(report, asked.nodes, _switches())
     if len(chosen) < asked.nodes:
-        _say_too_few(made, asked.nodes)
+        _say_too_few(report, asked.nodes)
         return []
     confirmed = _look(asked, chosen, os.path.join(folder, "picked"))
     if len(good_nodes(confirmed)) < asked.nodes:
@@ -65,21 +65,21 @@ def _picked(asked: PickRequest, there: Sequence[str], folder: str) -> list[str]:
     return chosen
 
 
-def _say_too_few(made: Report, wanted: int) -> None:
-    good, bad = good_nodes(made), bad_nodes(made)
+def _say_too_few(report: Report, wanted: int) -> None:
+    good, bad = good_nodes(report), bad_nodes(report)
     unknown = "" if good or bad else "; a failure names no node, so it may be any"
     named = words.some(bad, 16) or "none is named"
     say(f"{rank_ranges.count(len(good), 'node')} may be used, {wanted:,} are needed; bad nodes: {named}{unknown}")
 
 
-def best(made: Report, wanted: int, switch_of: Mapping[str, str]) -> list[str]:
+def best(report: Report, wanted: int, switch_of: Mapping[str, str]) -> list[str]:
     """Nodes without a failure, preferring those with the fewest warnings, then those at the switch that has most of
     them. In the report's order; fewer than `wanted` if no more are sound."""
     warnings = Counter(
-        node for finding in made.findings if finding.severity == "warn" and finding.counts
-        for node in blamed_nodes(finding, made.job)
+        node for finding in report.findings if finding.severity == "warn" and finding.counts
+        for node in blamed_nodes(finding, report.job)
     )  # fmt: skip
-    good = good_nodes(made)
+    good = good_nodes(report)
     chosen: list[str] = []
     for count in sorted({warnings[node] for node in good}):
         equals = [node for node in good if warnings[node] == count]
@@ -97,9 +97,9 @@ def _look(asked: PickRequest, nodes: Sequence[str], folder: str) -> Report:
         f"--ntasks={per_node * len(nodes)}", f"--ntasks-per-node={per_node}",
         sys.executable, "-m", "preflight", *asked.options,
     )  # fmt: skip
-    made, _ = gate.verdict(GateRequest(launcher, closed=True, limit_s=asked.limit_s, folder=folder, reason=""))
-    assert made is not None, "closed"
-    return made
+    report, _ = gate.verdict(GateRequest(launcher, closed=True, limit_s=asked.limit_s, folder=folder, reason=""))
+    assert report is not None, "closed"
+    return report
 
 
 def _ranks_per_node() -> int:
@@ -112,21 +112,21 @@ def _ranks_per_node() -> int:
 
 def _hosts(listed: str) -> list[str]:
     """The names in one of Slurm's host lists."""
-    return _said("scontrol", "show", "hostnames", listed).split()
+    return _slurm_output("scontrol", "show", "hostnames", listed).split()
 
 
 def _switches() -> dict[str, str]:
     """The lowest switch, or the block of an NVLink domain, of each node; {} if Slurm's topology is flat."""
     found: dict[str, str] = {}
-    for line in _said("scontrol", "show", "topology").splitlines():
-        told = dict(word.partition("=")[::2] for word in line.split())
-        if "Nodes" in told and (told.get("Level") == "0" or "BlockName" in told):
-            name = told.get("BlockName") or told["SwitchName"]
-            found |= dict.fromkeys(_hosts(told["Nodes"]), name)
+    for line in _slurm_output("scontrol", "show", "topology").splitlines():
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        if "Nodes" in fields and (fields.get("Level") == "0" or "BlockName" in fields):
+            name = fields.get("BlockName") or fields["SwitchName"]
+            found |= dict.fromkeys(_hosts(fields["Nodes"]), name)
     return found
 
 
-def _said(*command: str) -> str:
+def _slurm_output(*command: str) -> str:
     """What a command of Slurm prints; "" if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_S, check=False)

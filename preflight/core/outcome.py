@@ -67,12 +67,12 @@ class Outcome:
         """Whether its process was stopped, stuck in the kernel, or dead: no deadline made it late."""
         return self.state in ("T", "t", "D", "Z")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Leaves out empty fields."""
         return {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
 
     @staticmethod
-    def from_message(message: dict[str, Any]) -> "Outcome | None":
+    def from_message(message: dict[str, object]) -> "Outcome | None":
         """The outcome that a worker sent, or None if it is not well formed: a check's own code may have damaged it."""
         texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts_hash")]
         seconds, slug = message.get("seconds"), message.get("slug") or ""

@@ -131,6 +131,9 @@ class Plan:
     """It runs after all others, including plugins."""
     judges_failures: bool = False
     """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
+    enough: float = 1.0
+    """The share of the deadline in which a sound machine has surely ended: where the run leaves it that much, a hang is
+    the machine's, as it is at the whole deadline."""
     facts_version: int = 1
     old: ClassVar[Mapping[str, Any]] = {}
     """What was given by old names."""

@@ -112,7 +112,7 @@ class Strips(NamedTuple):
         return {"kind": "strips", "title": self.title, "subjects": subjects, "strips": few, "of": len(self.subjects)}
 
 
-def _histogram(values: Iterable[float | None]) -> dict[str, Any]:
+def _histogram(values: Iterable[float | None]) -> dict[str, object]:
     known = [value for value in values if value is not None]
     least, most = min(known, default=0.0), max(known, default=0.0)
     counts = [0] * BINS

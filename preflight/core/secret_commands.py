@@ -38,7 +38,11 @@ _ROWS = (
     (r"etcdctl", _with_user("--user")),
     (r"ssh-keygen", _after("-N|-P")),
     (r"sqlplus|rman|expdp|impdp", r"\s[^\s/@]{1,60}/(?P<secret>[^\s@/\"']{1,200})"),
-    (r"(?i:identified\s+by)", rf"(?<=[yY])\s{{1,4}}(?P<secret>{_VALUE})"),
+    (
+        r"(?i:(?:create|alter)\s+(?:user|role)\s+\S{1,100}\s+identified\s+by)",
+        rf"(?<=[yY])\s{{1,4}}(?P<secret>{_VALUE})",
+    ),
+    (r"(?i:identified\s+by)", r"(?<=[yY])\s{1,4}(?P<secret>\"[^\"\n]{0,500}\"|'[^'\n]{0,500}')"),
     (r"requirepass|masterauth", rf"(?<=pass|auth)\s{{1,4}}(?P<secret>{_VALUE})"),
     (
         r"aws\s+configure\s+set|gh\s+secret\s+set",
@@ -58,6 +62,8 @@ _PIPED = re.compile(
     r"(?:sudo\s{1,4}-S\b|[^\n|]{0,200}\s--(?:password-stdin|with-token)\b)"
 )
 """What a command reads as its password."""
+_HERE = re.compile(rf"<<<\s{{0,4}}(?P<secret>{_VALUE})")
+"""A here-string: what a command reads, whichever it is."""
 _END = re.compile(r"\n|\s[|;&]|;\s")
 
 
@@ -69,6 +75,7 @@ def secrets_in(text: str) -> Iterator[tuple[int, int]]:
 
 def _secrets_in(text: str) -> Iterator[re.Match[str]]:
     yield from _PIPED.finditer(text) if "|" in text else ()
+    yield from _HERE.finditer(text) if "<<<" in text else ()
     programs = [*_PROGRAM.finditer(text)]
     starts = [*(program.start() for program in programs[1:]), len(text)]
     for program, following in zip(programs, starts, strict=False):

@@ -37,6 +37,8 @@ ALONE = {
     "signature": Certainty.RANDOM, "sig": Certainty.RANDOM,
 }  # fmt: skip
 """Nouns that also mean something else: what they are without a word before them."""
+PASSWORDS = ("pass", "pw", "pwd")
+"""Those of ALONE that are a password in any name that says nothing else: foo_pass, but not forward_pass."""
 OF_SECRETS = _set(
     """access account acme admin ads aes age amz anthropic api app artifactory atlas auth aws azure basic bearer bind
     bitbucket bot broker cert ci cipher circleci client cloud cloudflare cohere comet consumer consul crypto cuda-ngc
@@ -71,7 +73,7 @@ ABOUT = _set(
     version policy rule rules pattern regex prompt field column env var variable class cls rotation strength embedding
     embeddings mask padding per heads head dim error exception interrupt parallelism backend store ring sock socket
     agent cache loader reader point through rate ratio domain issuer audience realm memory py sh c cc cpp h rs go js
-    md log txt"""
+    md log txt stdin fd"""
 )
 """Words after a noun that speak of it and are not it: a password's file, a token's type, an error about a key."""
 SAME = _set(
@@ -97,7 +99,7 @@ def certainty(name: str) -> Certainty:
     while len(parts) > 1 and all(word in SAME or word.isdigit() for word in parts[-1]):
         parts[-2:] = [[*parts[-2], *parts[-1]]]
     owner = parts[-2][-1:] if len(parts) > 1 and parts[-2][-1:] and parts[-2][-1] in OF_SECRETS else []
-    return _of_words([*owner, *parts[-1]], is_constant=name.isupper())
+    return _of_words([*owner, *parts[-1]], is_constant=name.isupper(), is_identifier=" " not in name)
 
 
 def _words(part: str) -> list[str]:
@@ -127,8 +129,9 @@ def _may_be_joined(before: str, noun: str) -> bool:
     )
 
 
-def _of_words(words: list[str], *, is_constant: bool) -> Certainty:
-    """`is_constant`: the name is in capitals, as a variable of the environment is."""
+def _of_words(words: list[str], *, is_constant: bool, is_identifier: bool) -> Certainty:
+    """`is_constant`: the name is in capitals, as a variable of the environment is. `is_identifier`: it is no words of a
+    sentence."""
     at = next((at for at in reversed(range(len(words))) if _noun(words[at])), None)
     if at is None:
         return Certainty.NONE
@@ -137,7 +140,7 @@ def _of_words(words: list[str], *, is_constant: bool) -> Certainty:
         return Certainty.NONE
     if noun in SECRETS:
         return Certainty.SURE
-    sure = _of_noun(noun, words[:at], is_constant=is_constant)
+    sure = _of_noun(noun, words[:at], is_constant=is_constant, is_identifier=is_identifier)
     if noun != words[at]:  # counts are plural: 12 access tokens
         sure = min(sure, Certainty.UNUSUAL)
     return sure if SAME.issuperset(after) else min(sure, Certainty.RANDOM)
@@ -148,7 +151,7 @@ def _noun(word: str) -> str:
     return word if word in known else word.removesuffix("s") if word.removesuffix("s") in known else ""
 
 
-def _of_noun(noun: str, before: list[str], *, is_constant: bool) -> Certainty:
+def _of_noun(noun: str, before: list[str], *, is_constant: bool, is_identifier: bool) -> Certainty:
     """The nearest known word before it decides."""
     for word in reversed(before):
         if word in OF_SECRETS:
@@ -159,6 +162,6 @@ def _of_noun(noun: str, before: list[str], *, is_constant: bool) -> Certainty:
         return Certainty.SURE
     if not before or all(word.isdigit() for word in before):
         return ALONE[noun]
-    if is_constant:
+    if is_constant or (noun in PASSWORDS and is_identifier):
         return Certainty.SURE
     return Certainty.RANDOM if noun == "key" else Certainty.UNUSUAL

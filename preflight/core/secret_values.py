@@ -35,6 +35,7 @@ _ORDINARY = re.compile(
     r"[A-Za-z]{0,30}(?:[_./: -][A-Za-z]{1,30}){0,20}[_.:]?"  # words: oauth, a file and its function
     r"|[-+]?[0-9][0-9.,:_/x-]{0,30}(?:\s?[A-Za-z%/]{1,12})?"  # numbers: 4096, 3/4, 312.5k, 12 ms
     r"|\(.{0,500}"
+    r"|[\[{][-+]?[0-9.]{1,30}"  # the first of a list of numbers
     r"|[a-z0-9_.-]{1,60}(?:/[a-z0-9_.-]{0,60}){2,20}"  # paths below some folder
     r"|(?:\.{0,2}|~|[A-Za-z]:|[a-z]{1,9}:/)/[^:@]{0,1000}"  # paths and URLs
 )

@@ -40,6 +40,14 @@ _SENTENCE = re.compile(
     r"(?=[\s.,;)]|$)"
 )
 """What follows the colon in "--set db.password: there is no such option"."""
+_SAID = re.compile(
+    r"\b(?i:keys?|tokens?|secrets?|passwords?|passphrases?|credentials?)(?:[ :=]{1,3}[\w@/.()'-]{1,40}){0,5}?"
+    r"[ :=]{1,3}[\"'`]?(?P<secret>[A-Za-z0-9+/_-]{20,200})(?![\w.])"
+)
+_NO_SECRET = re.compile(
+    r"(?i:\b(?:commit|revision|sha\d*|hash|digest|checksum|md5|uuid|id|public|fingerprint|cache)\b)"
+)
+"""Words that say that what follows is known to all."""
 _LINE = re.compile(r"[^\r\n\"']{1,4000}")
 """The value of a header with cookies."""
 _BEARER = re.compile(r"\b(Bearer\s{1,4}|Basic\s{1,4}(?=[^\s]{0,60}[A-Z0-9=]))(?=[a-z]{0,60}[^a-z\s])[\w.~+/=-]{8,4000}")
@@ -51,9 +59,13 @@ _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _BODY = re.compile(r"(?:[A-Za-z0-9+/=]{1,100}(?:\\[rn]|[\r\n]){1,4}){0,400}\Z")
 _VARIABLE = re.compile(r"(?<![A-Za-z0-9_])([A-Z_][A-Z0-9_]{0,100})([\"']?(?:=|:\s)[\"']?)([^\s\"',;}]*)")
-_SMALL = re.compile(r"[0-9]{1,3}|0x[0-9a-f]{1,8}|/(?:[a-z0-9_.-]{1,60}/){2,20}[a-z0-9_.-]{0,60}")
-"""`token=17` counts, `cookie=0x1234` is a handle, "etcd key: /a/b/c" a path; in the environment (PIN=123) it may be a
-secret all the same."""
+_SMALL = re.compile(
+    r"[0-9]{1,3}|[-+]?[0-9]{1,3}(?:,[0-9]{3})*(?:\.[0-9]{1,9})?(?:e[-+]?[0-9]{1,3})?[%x]?|0x[0-9a-f]{1,8}"
+    r"|on|off|ok|enabled|disabled|done|failed|skipped"
+    r"|/(?:[a-z0-9_.-]{1,60}/){2,20}[a-z0-9_.-]{0,60}"
+)
+"""`token=17` counts, `wte.token: 0.5` measures, `fusion_pass=on` switches, `cookie=0x1234` is a handle, "etcd key:
+/a/b/c" a path; in the environment (PIN=123) it may be a secret all the same."""
 LONG = 16
 SHORTEST = 6
 """A secret variable's value is hidden wherever it occurs, unless it is shorter: "1" occurs everywhere."""
@@ -122,6 +134,7 @@ class Scrubber:
         text = _USER_INFO.sub(HIDDEN + "@", _without_private_keys(text))
         text = _BEARER.sub(rf"\1{HIDDEN}", text)
         text = _without(text, secret_commands.secrets_in(text))
+        text = _without(text, _after_a_word(text))
         for pattern in _ASSIGNED:
             text = _without(text, _assigned(text, pattern))
         text = KNOWN_FORMS.sub(HIDDEN, text)
@@ -208,6 +221,13 @@ def _assigned(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
             yield start, done
 
 
+def _after_a_word(text: str) -> Iterator[tuple[int, int]]:
+    """Yields (start, end) of what looks random behind the word for a secret in a sentence: "key for X: 9f86..."."""
+    for found in _SAID.finditer(text):
+        if looks_random(found["secret"]) and not _NO_SECRET.search(found[0]):
+            yield found.span("secret")
+
+
 def _end_of_value(text: str, start: int, name: str) -> int:
     is_header = name.lower().endswith("cookie") and text[start : start + 1] not in ("'", '"')
     value = (_LINE if is_header else _VALUE).match(text, start)
@@ -221,7 +241,7 @@ def _in_full(text: str, match: re.Match[str]) -> str:
     """ "API key: ..." in a sentence, and login(key=...): the word before the name belongs to it."""
     before = _KIND_BEFORE.search(text, max(0, match.start() - 21), match.start())
     is_bare = match[1].lower().removesuffix("s") in ALONE and match[0][0] != "-"
-    return f"{before[1].lower()}_{match[1]}" if before and is_bare else match[1]
+    return f"{before[1].lower()} {match[1]}" if before and is_bare else match[1]
 
 
 def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:

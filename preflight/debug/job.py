@@ -53,16 +53,22 @@ class RunningJob:
     """Starts at once, from the main thread, with `signals_held`. Raises CannotStart."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], kept: str | None, mask: Collection[int]
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        kept: str | None,
+        mask: Collection[int],
+        *,
+        shown: bool = True,
     ) -> None:
         """`kept`: path of the kept output, without ".out" and ".err"; None: it is this process's, and nothing is kept.
-        `mask`: of `signals_held`, the job's."""
+        `mask`: of `signals_held`, the job's. `shown`: what is kept is passed on, too."""
         self.code: int | None = None
         """As in a shell, once it has ended: 128 plus the signal's number."""
         self.passed: list[int] = []
         self.was_ended = False
         """By `end`, because it hung."""
-        self._terminal = _foreground_terminal()
+        self._terminal, self._shown = _foreground_terminal(), shown
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.getsignal(number) for number in PASSED}
         _refuse_if_interrupted()
@@ -93,7 +99,10 @@ class RunningJob:
             for _, end in pipes:
                 os.close(end)
         sources = zip(pipes, ((1, "out"), (2, "err")), strict=False)
-        return process, [Stream(pipe[0], number, KeptOutput(f"{kept}.{name}")) for pipe, (number, name) in sources]
+        return process, [
+            Stream(pipe[0], number if self._shown else None, KeptOutput(f"{kept}.{name}"))
+            for pipe, (number, name) in sources
+        ]
 
     @property
     def latest_output(self) -> float:
@@ -163,17 +172,19 @@ class RunningJob:
         for number, before in self._before.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
-    def end(self) -> None:
-        """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT."""
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT. `grace_s`:
+        seconds from SIGTERM to SIGKILL; 0: it gets no SIGTERM."""
         self.was_ended = True
         prctl.adopt_orphans()  # torchrun's ranks have their own sessions
-        for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
+        for number, seconds in [(signal.SIGTERM, grace_s)] * bool(grace_s) + [(signal.SIGKILL, 5.0)]:
             self.signal(number)
             self.signal(signal.SIGCONT)
             end = time.monotonic() + seconds
             while self.code is None and time.monotonic() < end:
                 self.wait(end - time.monotonic())
-        child.end_orphans(set(), ORPHANS_S, signal.SIGTERM)
+        if grace_s:
+            child.end_orphans(set(), ORPHANS_S, signal.SIGTERM)
         child.end_orphans(set())
 
 

@@ -57,8 +57,9 @@ class KeptOutput:
 class Stream:
     """One of the job's pipes, in its own thread: a stdout that is not read must not block stderr."""
 
-    def __init__(self, source: int, target: int, kept: KeptOutput) -> None:
-        """`source` is closed at the end, and when the reader of `target` has gone, so that the job gets its SIGPIPE."""
+    def __init__(self, source: int, target: int | None, kept: KeptOutput) -> None:
+        """`target` None: it is only kept. `source` is closed at the end, and when the reader of `target` has gone, so
+        that the job gets its SIGPIPE."""
         self.kept = kept
         self.latest = time.monotonic()
         self._source, self._target = source, target
@@ -71,7 +72,8 @@ class Stream:
             while data := os.read(self._source, 1 << 16):
                 self.latest, self._reads = time.monotonic(), False
                 self.kept.write(data)
-                _write(self._target, data)
+                if self._target is not None:
+                    _write(self._target, data)
                 self.latest, self._reads = time.monotonic(), True
         os.close(self._source)
 

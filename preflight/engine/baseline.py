@@ -14,6 +14,7 @@ from preflight.core.words import clauses
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.run_findings import run_finding
 from preflight.errors import UsageError
+from preflight.history.run_entry import RunEntry
 from preflight.planning import registry
 from preflight.planning.plan import Request
 from preflight.planning.registry import Source
@@ -34,7 +35,7 @@ def refuse_unreadable(path: str) -> None:
         raise UsageError(f"--baseline {path}: {refused}", everywhere=False)
 
 
-def _refusal(path: str) -> dict[str, Any]:
+def _refusal(path: str) -> dict[str, object]:
     try:
         _loaded(path)
     except UsageError as error:
@@ -59,9 +60,9 @@ def read(loop: EventLoop, path: str, job: Job, sources: Mapping[str, Source]) ->
         if theirs != ours:
             return {"refused": f"is of {theirs}, expected {ours} as in this run"}
         kept = entry(earlier, book, sources)
-        compared = _compared(sources, {*kept["left_out"], *(row[0] for row in kept["figures"])})
-        left = [f"{check}: {why}" for check, why in kept["left_out"].items() if check in compared]
-        figures = to_text({"figures": [row for row in kept["figures"] if row[0] in compared]})
+        compared = _compared(sources, {*kept.left_out, *(figure.check for figure in kept.figures)})
+        left = [f"{check}: {why}" for check, why in kept.left_out.items() if check in compared]
+        figures = to_text({"figures": [figure.to_json() for figure in kept.figures if figure.check in compared]})
         return {"figures": figures, "left_out": clauses(left)}
 
     answer = loop.ask(look, READ_S)
@@ -94,12 +95,12 @@ def compared_with_history(
     from preflight.history import archive, expected
     from preflight.history.entry import entry
 
-    def look() -> dict[str, Any]:
+    def look() -> dict[str, object]:
         try:
             if not os.path.exists(path):
                 return {"findings": [expected.which([], "this is the first run").to_json()], "entry": early}
             with archive.reading(path) as database:
-                kept = json.loads(early) if early else entry(run_report, book, sources)
+                kept = RunEntry.from_json(json.loads(early)) if early else entry(run_report, book, sources)
                 found = [finding.to_json() for finding in expected.findings(database, kept)]
                 return {"findings": found, "entry": early or _handed_over(kept)}
         except UsageError as error:
@@ -112,8 +113,8 @@ def compared_with_history(
     return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value.get("entry", "")
 
 
-def _handed_over(kept: Mapping[str, Any]) -> str:
-    text = json.dumps(kept, allow_nan=False)
+def _handed_over(kept: RunEntry) -> str:
+    text = json.dumps(kept.to_json(), allow_nan=False)
     return text if len(text) < MOST else ""
 
 

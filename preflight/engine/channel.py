@@ -40,7 +40,7 @@ class Channel:
         """Whether some of what was sent is still queued here."""
         return bool(self._outgoing) and not self.closed
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, object]) -> None:
         """Queues a message and writes what can be written now."""
         data = json.dumps(message).encode()
         self._outgoing += _LENGTH.pack(len(data)) + data

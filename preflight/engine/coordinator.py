@@ -209,7 +209,7 @@ class Coordinator:
         outcomes = self._gather(spec, who, done, deadline_s)
         if spec.plan.scope is Scope.WORLD and blame.needs_more_evidence(outcomes):
             self._ask_those_who_measured(outcomes)
-        if deadline_s < spec.deadline_s:
+        if deadline_s < spec.plan.enough * spec.deadline_s:
             patience_s = group_timeout(deadline_s).total_seconds()
             outcomes = {rank: outcome.cut_short_by_the_run(patience_s) for rank, outcome in outcomes.items()}
         if 0 in outcomes and (name := outcomes[0].facts_hash):

@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import time
-from typing import Any
 
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity, host_addresses
@@ -83,7 +82,7 @@ def is_everywhere(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def _look(host: str, port: int) -> dict[str, Any]:
+def _look(host: str, port: int) -> dict[str, object]:
     _, targets, _ = tcp.resolve(host, port)
     is_own = _is_own(targets)
     return {"addresses": [*targets], "is_own": is_own, "comes_back": None if is_own else _comes_back(targets, port)}

@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from preflight.core import node_names
 from preflight.engine import job_owner, rank_layout
@@ -74,7 +73,7 @@ class LaunchIdentity:
     layout: RankLayout | None = None
     """On which nodes the ranks of the job are to run, as far as its launcher says."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What rank 0 needs to know about a process."""
         return {
             "launcher": self.launcher,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from preflight.check import After
 from preflight.core.answer import Failure, Returned
@@ -46,7 +45,7 @@ class JudgeProcess:
                 return answer
         return self._by_a_new_one(judge, deadline_s)
 
-    def _by_a_new_one(self, judge: "partial[dict[str, Any]]", deadline_s: float) -> Returned | Failure:
+    def _by_a_new_one(self, judge: "partial[dict[str, object]]", deadline_s: float) -> Returned | Failure:
         if self._kept is not None:
             self._loop.dismiss(self._kept)
             self._kept = None
@@ -61,7 +60,7 @@ class JudgeProcess:
             self._kept = None
         return answer
 
-    def _order(self, spec: Spec, outcomes: Mapping[int, Outcome], groups: Sequence[Group]) -> dict[str, Any] | None:
+    def _order(self, spec: Spec, outcomes: Mapping[int, Outcome], groups: Sequence[Group]) -> dict[str, object] | None:
         """The question to the kept process, with the facts that it lacks; None if they are too many."""
         if len(outcomes) > MOST_RANKS:
             return None
@@ -78,7 +77,7 @@ class JudgeProcess:
             "facts": facts,
         }
 
-    def _serve(self, first: "partial[dict[str, Any]]", channel: Channel, _page: Breadcrumb) -> None:
+    def _serve(self, first: "partial[dict[str, object]]", channel: Channel, _page: Breadcrumb) -> None:
         """In the process: judges the check that it was forked for, and then what it is sent."""
         channel.send_all({"value": first()})
         while True:
@@ -96,7 +95,7 @@ class JudgeProcess:
 def judge_check(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
     groups: Sequence[Group] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     """In a child: what `judging.call_judge` returns, with `--baseline REPORT` also what is slower than there."""
     if BASELINE not in book.checks():  # most runs: the history is not even imported
         return judging.call_judge(source, job, outcomes, book, settings, groups)

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.answer import Failure, FailureKind
@@ -28,6 +27,7 @@ from preflight.engine.run_findings import (
 )
 from preflight.engine.store_client import StoreLost
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.verdict import RunVerdict
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
 
@@ -52,7 +52,9 @@ class Leader:
         earlier = self._earlier_verdict()
         if earlier is not None:
             return self._say_again(earlier)
-        self.context.screen = progress.choose(self.context.say, self.task.output.width, self.context.environ)
+        self.context.screen = progress.choose(
+            self.context.say, self.task.output.width, self.context.environ, self.task.detail
+        )
         self._await_members()
         if self.context.astray:
             return self._conclude(self._without_checks(astray(self.context.astray)))
@@ -191,28 +193,18 @@ class Leader:
         shutdown.farewell(self.loop, verdict, 0)
         return result.USAGE
 
-    def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
-        """Publishes what all ranks need to end. `living` and as many processes as `strangers` are waited for; `attempt`
-        separates a restart's farewells from the first ones; a restart of the same `command` repeats the verdict."""
-        verdict = {
-            "event": "verdict",
-            "step": 0,
-            "run": self.membership.run_id,
-            "attempt": self.context.nonce,
-            "job": job.to_json(),
-            "living": living,
-            "strangers": len(self.membership.strangers),
-            "exit_code": exit_code,
-            "sentence": sentence,
-            "command": self.task.command,
-            "proof": self.membership.proof(exit_code),
-        }
+    def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> RunVerdict:
+        """Publishes what all ranks need to end."""
+        verdict = RunVerdict(
+            self.membership.run_id, self.context.nonce, job, living, len(self.membership.strangers), exit_code,
+            sentence, self.task.command, self.membership.proof(exit_code),
+        )  # fmt: skip
         shutdown.publish(self.loop, verdict, self.identity.call)
         return verdict
 
     # A restart of the job
 
-    def _earlier_verdict(self) -> dict[str, Any] | None:
+    def _earlier_verdict(self) -> RunVerdict | None:
         """The failure that a restart repeats. After a pass the machine is tested again: something else has failed."""
         if not self.identity.restarts:
             return None
@@ -220,17 +212,16 @@ class Leader:
         text = self.loop.request("fetch", keys=[key])[0]
         if text is None:
             return None
-        earlier = store_messages.read("verdict", text, key)
-        store_messages.job(earlier["job"], key)
-        stands = earlier["exit_code"] and earlier["command"] == self.task.command
+        earlier = RunVerdict.from_message(store_messages.read("verdict", text, key), key)
+        stands = earlier.exit_code and earlier.command == self.task.command
         return earlier if stands else None
 
-    def _say_again(self, earlier: dict[str, Any]) -> int:
+    def _say_again(self, earlier: RunVerdict) -> int:
         """Repeats the verdict: torchrun restarted a job that already has one, and nothing has changed."""
-        self.context.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
-        proof = self.membership.proof(earlier["exit_code"])
-        again = {**earlier, "run": self.membership.run_id, "attempt": self.context.nonce, "proof": proof}
-        tell_all(self.loop, self.membership.run_id, again)
+        self.context.screen.say([f"preflight: restarted after its verdict, which stands: {earlier.sentence}"])
+        proof = self.membership.proof(earlier.exit_code)
+        again = replace(earlier, run=self.membership.run_id, attempt=self.context.nonce, proof=proof)
+        tell_all(self.loop, self.membership.run_id, again.to_json())
         self._await_members()
         living, strangers = sorted(self.membership.present), len(self.membership.strangers)
-        return self.context.part({**again, "living": living, "strangers": strangers}, 0)
+        return self.context.part(replace(again, living=living, strangers=strangers), 0)

@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from preflight.check import After, Level
 from preflight.core.action import Action
@@ -78,10 +77,10 @@ def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
     return f"it needs itself, through {', '.join(spec.plan.ids(After.NEEDS))}" if spec.id in needed else ""
 
 
-def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str, Any]]) -> Returned | Failure:
+def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str, object]]) -> Returned | Failure:
     """Imports a plugin in a child, since it may hang, and returns what `tell` returns or raises (UsageError)."""
 
-    def work() -> dict[str, Any]:
+    def work() -> dict[str, object]:
         try:
             module = registry.import_module(source)
             distributed = sys.modules.get("torch.distributed")
@@ -104,7 +103,7 @@ def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str
     return Returned(answer.value["told"])
 
 
-def _spec(job: Job, request: Request, check: Check) -> dict[str, Any]:
+def _spec(job: Job, request: Request, check: Check) -> dict[str, object]:
     """In a child."""
     validation.refuse_unknown_ids(check.module, check.plan, {*request.sources, STRANGERS})
     registry.unknown_settings(check, request.settings)

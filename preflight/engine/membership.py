@@ -20,6 +20,7 @@ from preflight.engine.job_owner import JobOwner
 from preflight.engine.rank_layout import Seat, nodes_of_missing
 from preflight.engine.store import is_other_job, shared_port
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.verdict import Welcome
 
 STRANGERS = "preflight.strangers"
 """The name in `PLAN.after` for the processes that came but have no place in the run."""
@@ -97,15 +98,14 @@ class Membership:
             self.present[0] = arrival
             return
         if self._is_foreign(arrival):
-            self.put(store_keys.welcome(arrival.nonce), self._welcome(FOREIGN))
+            self.loop.put(store_keys.welcome(arrival.nonce), self._welcome(FOREIGN))
             return
         why = self._why_strange(arrival) or ("late" if late else "")
         self._greeted[arrival.nonce] = (arrival, why)
-        self.put(store_keys.welcome(arrival.nonce), self._welcome(why or "member"))
+        self.loop.put(store_keys.welcome(arrival.nonce), self._welcome(why or "member"))
 
-    def _welcome(self, place: str) -> dict[str, Any]:
-        proofs = [store_messages.proof_of(proof) for proof in self._proofs]
-        return {"run": self.run_id, "place": place, "proofs": proofs}
+    def _welcome(self, place: str) -> str:
+        return Welcome(self.run_id, place, [store_messages.proof_of(proof) for proof in self._proofs]).to_text()
 
     def proof(self, exit_code: int) -> str:
         """What shows that a verdict with this exit code is rank 0's. Its hash is in each welcome, so who comes to the
@@ -119,7 +119,7 @@ class Membership:
             about = store_messages.read("arrival", store_seal.claimed(text), "")
         except ForeignWriter:
             return False
-        answer = json.dumps(self._welcome(FOREIGN))
+        answer = self._welcome(FOREIGN)
         self.loop.request("put_once", key=store_keys.welcome(about["nonce"]), value=answer)
         return self._is_foreign(Newcomer(index, about), with_ranks=False)
 

@@ -23,7 +23,7 @@ class StepOrder:
     """Whether all ranks end their workers before, also those that do not measure."""
     level: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """`step` stands beside it in the store's message."""
         kept = {name: value for name, value in vars(self).items() if name != "step"}
         return {**kept, "members": rank_ranges.to_text(self.members)}

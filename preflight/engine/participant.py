@@ -18,6 +18,7 @@ from preflight.engine.heartbeat import SILENT_S, Silence
 from preflight.engine.identity import LaunchIdentity, namespace
 from preflight.engine.order import StepOrder
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.verdict import RunVerdict, Welcome
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
@@ -35,16 +36,15 @@ class NoCoordinator(Exception):  # noqa: N818 -- an event
     """Rank 0 does not answer, or no longer does. Its text says which."""
 
 
-def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> dict[str, Any]:
-    """run (its id), place ("member", or why this process has no place: see membership.py) and proofs (hashes, by exit
-    code). Raises NoCoordinator and ForeignWriter."""
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> Welcome:
+    """Raises NoCoordinator and ForeignWriter."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
         if loop.has_come(store_keys.welcome(nonce), end - time.monotonic()):
             key = store_keys.welcome(nonce)
-            welcome = store_messages.read("welcome", loop.request("fetch", keys=[key])[0] or "", key)
+            welcome = Welcome.read(loop.request("fetch", keys=[key])[0] or "", key)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
-            loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
+            loop.request("append", key=store_keys.here(welcome.run), value=entry)
             return welcome
     raise NoCoordinator(
         f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
@@ -68,14 +68,14 @@ class Participant:
         loop: EventLoop,
         rank: int | None,
         nonce: str,
-        welcome: Mapping[str, Any],
+        welcome: Welcome,
         new_slot: Callable[[Job], WorkerSlot],
     ) -> None:
         """A process without a place in the run (`rank` is None) only waits for the verdict."""
-        self.loop, self.rank, self.run_id = loop, rank, str(welcome["run"])
-        self._proofs: list[str] = welcome["proofs"]
+        self.loop, self.rank, self.run_id = loop, rank, welcome.run
+        self._proofs = welcome.proofs
         self.job: Job | None = None
-        self.verdict: dict[str, Any] | None = None
+        self.verdict: RunVerdict | None = None
         self._nonce = nonce
         self._new_slot = new_slot
         self._pids: dict[int, int] = {}
@@ -89,7 +89,7 @@ class Participant:
         self._last_beat = 0
         """The number of rank 0's last sign of life."""
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> RunVerdict:
         """Runs until the verdict, and returns it. Raises NoCoordinator if rank 0 falls silent."""
         while self.verdict is None:
             if self.loop.left < -OVERDUE_S:
@@ -121,7 +121,7 @@ class Participant:
 
     def _look(self) -> None:
         event = self._event()
-        if event["event"] == "verdict":
+        if isinstance(event, RunVerdict):
             self.verdict = event
         elif event["event"] == "abort" and event["step"] == self._step and self.loop.slot:
             self.loop.slot.abort(event["reason"])
@@ -131,25 +131,25 @@ class Participant:
             self._step = event["step"]
             self._begin(event["order"])
 
-    def _event(self) -> dict[str, Any]:
+    def _event(self) -> RunVerdict | dict[str, Any]:
         """What rank 0 says now. Raises ForeignWriter for what it cannot have said."""
         key = store_keys.now(self.run_id)
         text = self.loop.request("fetch", keys=[key])[0]
         if text is None and self._step == 0:
             return {"event": "nothing"}
         event = store_messages.event(text or "", key)
-        if event["event"] != "verdict" and event["step"] < self._step:
-            raise ForeignWriter(f"{key} holds step {event['step']} after step {self._step}")
         if event["event"] == "verdict":
-            self._refuse_invented(event, key)
+            return self._believed(RunVerdict.from_message(event, key), key)
+        if event["step"] < self._step:
+            raise ForeignWriter(f"{key} holds step {event['step']} after step {self._step}")
         return event
 
-    def _refuse_invented(self, verdict: Mapping[str, Any], key: str) -> None:
-        """A verdict is rank 0's if its proof has the hash that rank 0 said in its welcome."""
-        proofs = self._proofs[verdict["exit_code"] : verdict["exit_code"] + 1]
-        if verdict["run"] != self.run_id or proofs != [store_messages.proof_of(verdict["proof"])]:
-            raise ForeignWriter(f"{key} holds a verdict with exit code {verdict['exit_code']} that rank 0 did not give")
-        store_messages.job(verdict["job"], key)
+    def _believed(self, verdict: RunVerdict, key: str) -> RunVerdict:
+        """A verdict is rank 0's if its proof has the hash that rank 0 said in its welcome. Raises ForeignWriter."""
+        proofs = [*self._proofs[verdict.exit_code : verdict.exit_code + 1]]
+        if verdict.run != self.run_id or proofs != [store_messages.proof_of(verdict.proof)]:
+            raise ForeignWriter(f"{key} holds a verdict with exit code {verdict.exit_code} that rank 0 did not give")
+        return verdict
 
     def _begin(self, data: Mapping[str, Any]) -> None:
         key = store_keys.now(self.run_id)
@@ -230,7 +230,7 @@ class Participant:
         if self.rank is not None:
             self.loop.request("append", key=store_keys.left(self.run_id), value=entry)
 
-    def leave_early(self, why: str, kind: str = "told") -> dict[str, Any] | None:
+    def leave_early(self, why: str, kind: str = "told") -> RunVerdict | None:
         """Called when told to end, or when something foreign was met: says so, and waits a moment for rank 0's verdict,
         which may explain it."""
         self.say_goodbye(why, kind)
@@ -238,7 +238,7 @@ class Participant:
         while self.verdict is None and time.monotonic() < end and not self.rank_0_is_dead():
             with contextlib.suppress(ForeignWriter):
                 event = self._event()
-                self.verdict = event if event["event"] == "verdict" else None
+                self.verdict = event if isinstance(event, RunVerdict) else None
             self.loop.pump(0.05)
         return self.verdict
 

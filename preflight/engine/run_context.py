@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.facts import FactsStore
@@ -18,11 +17,13 @@ from preflight.engine.child import children as own_children
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.process_group import GroupMaker
+from preflight.engine.verdict import RunVerdict
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
 from preflight.planning.plan import Request
-from preflight.results import building, console, progress
+from preflight.results import annotations, building, console, progress
 from preflight.results.cleaning import without_secrets
+from preflight.results.console import Detail
 from preflight.results.destinations import Output
 from preflight.results.report import Report
 from preflight.results.result import Result
@@ -45,6 +46,7 @@ class RunOptions:
     output: Output
     needs_torch: bool
     sinks: Sinks = field(default_factory=Sinks)
+    detail: Detail = Detail.USUAL
 
 
 class RunContext:
@@ -84,7 +86,7 @@ class RunContext:
     def new_slot(self, run_id: str, job: Job) -> WorkerSlot:
         """The slot for this rank's worker, which is not started yet."""
         if job.backend == "nccl":
-            self.run_folder = tempfile.mkdtemp(prefix="preflight-")
+            self.run_folder = _private_folder()
         rank = self.identity.rank or 0
         new_worker = partial(self._new_worker, run_id, job)
         read_log = partial(worker.nccl_log, self.run_folder, rank)
@@ -119,12 +121,12 @@ class RunContext:
 
     # The end
 
-    def part(self, verdict: Mapping[str, Any], rank: int | None, run_report: Report | None = None) -> int:
+    def part(self, verdict: RunVerdict, rank: int | None, run_report: Report | None = None) -> int:
         """Gives the verdict to the rank's launcher and the other ranks. Returns the exit code."""
         self.loop.begin_ending()
-        shutdown.write_verdict(verdict["exit_code"], verdict["sentence"], run_report)
+        shutdown.write_verdict(verdict.exit_code, verdict.sentence, run_report)
         shutdown.farewell(self.loop, verdict, rank, serves=self.store_host is not None)
-        return int(verdict["exit_code"])
+        return verdict.exit_code
 
     def build(self, run_id: str, job: Job, results: list[Result]) -> Report:
         """The report, without secrets."""
@@ -157,7 +159,9 @@ class RunContext:
         if self.task.sinks and name == "report.json":
             places += self._deliver(run_report, book)
         if self.identity.rank in (0, None):
-            lines = console.ending(run_report, places, self.screen.width)
+            lines = console.ending(run_report, places, self.screen.width, self.task.detail)
+            if self.environ.get(annotations.SWITCH) == "true":
+                lines = [*annotations.lines(run_report), *lines]
         else:  # it speaks for its node only
             lines = [console.sentence(run_report), *places]
         self.screen.say(lines)
@@ -172,3 +176,12 @@ class RunContext:
         )
         failed = {sinks.names(): answer.text} if isinstance(answer, Failure) else answer.value
         return [self.scrub.text(f"{name}: got nothing: {why}") for name, why in failed.items()]
+
+
+def _private_folder() -> str:
+    """A new folder for NCCL's log, or "" where no temporary folder can be written, as in a pod whose root is read-only:
+    the run goes on without the log."""
+    try:
+        return tempfile.mkdtemp(prefix="preflight-")
+    except OSError:
+        return ""

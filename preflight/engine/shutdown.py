@@ -5,13 +5,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from preflight.core.job import Job, Node
+from preflight.core.job import Node
 from preflight.engine import store_keys
 from preflight.engine.event_loop import EventLoop, tell_all
 from preflight.engine.store_client import StoreLost
+from preflight.engine.verdict import RunVerdict
 from preflight.results.destinations import for_terminal
 from preflight.results.report import Report
 
@@ -22,23 +22,22 @@ NEXT_S, ALL_S = 5.0, 30.0
 come one after the other, and without the store they would not learn the verdict."""
 
 
-def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
+def publish(loop: EventLoop, verdict: RunVerdict, call: str) -> None:
     """Writes the verdict to the store for all ranks and for a restart of this job; not if the store is gone."""
     with contextlib.suppress(StoreLost):
-        tell_all(loop, verdict["run"], verdict)
-        loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(verdict))
+        tell_all(loop, verdict.run, verdict.to_json())
+        loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(verdict.to_json()))
 
 
-def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None, *, serves: bool = False) -> None:
+def farewell(loop: EventLoop, verdict: RunVerdict, rank: int | None, *, serves: bool = False) -> None:
     """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
     and the store ends with node 0, or with the rank that `serves` it."""
-    job = Job.from_json(verdict["job"])
-    node = job.node_of(rank) if rank is not None else Node("", -1, ())
-    everybody = store_keys.farewells(verdict["run"], verdict["attempt"])
-    mine = store_keys.farewells(verdict["run"], verdict["attempt"], node.node_rank)
-    living = set(verdict["living"])
+    node = verdict.job.node_of(rank) if rank is not None else Node("", -1, ())
+    everybody = store_keys.farewells(verdict.run, verdict.attempt)
+    mine = store_keys.farewells(verdict.run, verdict.attempt, node.node_rank)
+    living = set(verdict.living)
     if serves or 0 in node.ranks:  # processes without a place learn the verdict from this node's store, too
-        key, awaited = everybody, len(living) + verdict["strangers"]
+        key, awaited = everybody, len(living) + verdict.strangers
     else:
         key, awaited = mine, len(living & set(node.ranks))
     with contextlib.suppress(StoreLost):

@@ -104,12 +104,13 @@ def carry(host: str, port: int, connect_s: float, lifeline: int, seal: Seal) -> 
         sealed = Sealed(store, seal)
         while True:
             request = channel.wait()
+            number = request.pop("id")
             if request["do"] == "ward":
                 wards.add((request["pid"], request["folder"]))
                 continue
-            answer = sealed.answer(request)
-            if request["id"]:
-                channel.send_all({"id": request["id"], **answer})
+            answer = sealed.answer(**request)
+            if number:
+                channel.send_all({"id": number, **answer})
 
     return serve
 
@@ -133,44 +134,43 @@ class Sealed:
     def __init__(self, store: "TCPStore", seal: Seal) -> None:
         self._store, self._seal = store, seal
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        operation: Callable[[dict[str, Any]], Any] = getattr(self, request["do"])
+    def answer(self, do: str, **arguments: Any) -> dict[str, object]:
+        operation: Callable[..., object] = getattr(self, do)
         try:
-            return {"value": operation(request)}
+            return {"value": operation(**arguments)}
         except Exception as error:
             return {"error": in_one_line(error)}
 
-    def put(self, request: dict[str, Any]) -> None:
-        self._store.set(request["key"], self._seal.close(request["key"], request["value"]))
+    def put(self, key: str, value: str) -> None:
+        self._store.set(key, self._seal.close(key, value))
 
-    def put_once(self, request: dict[str, Any]) -> None:
-        if not self._store.check([request["key"]]):
-            self.put(request)
+    def put_once(self, key: str, value: str) -> None:
+        if not self._store.check([key]):
+            self.put(key, value)
 
-    def append(self, request: dict[str, Any]) -> int:
-        index = int(self._store.add(request["key"], 1))
-        self.put({"key": f"{request['key']}/{index}", "value": request["value"]})
+    def append(self, key: str, value: str) -> int:
+        index = int(self._store.add(key, 1))
+        self.put(f"{key}/{index}", value)
         return index
 
-    def count(self, request: dict[str, Any]) -> int:
-        return int(self._store.add(request["key"], 0))
+    def count(self, key: str) -> int:
+        return int(self._store.add(key, 0))
 
-    def fetch(self, request: dict[str, Any]) -> list[str | None]:
-        keys: list[str] = request["keys"]
+    def fetch(self, keys: list[str]) -> list[str | None]:
         if len(keys) > 1 and self._store.check(keys):
             return [self._seal.open(key, value) for key, value in zip(keys, self._store.multi_get(keys), strict=True)]
         # A single absent key would block multi_get for all.
         return [self._seal.open(key, self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
-    def delete(self, request: dict[str, Any]) -> None:
-        for key in request["keys"]:
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
             self._store.delete_key(key)
 
-    def await_key(self, request: dict[str, Any]) -> bool:
+    def await_key(self, key: str, within_s: float) -> bool:
         from torch.distributed import DistStoreError
 
         try:
-            self._store.wait([request["key"]], timedelta(seconds=request["within_s"]))
+            self._store.wait([key], timedelta(seconds=within_s))
         except DistStoreError:  # the time is over
             return False
         return True

@@ -76,6 +76,6 @@ def group(run: str, generation: int) -> str:
     return f"{run}/group/{generation}"
 
 
-def farewells(run: str, attempt: int, node_rank: int | None = None) -> str:
+def farewells(run: str, attempt: str, node_rank: int | None = None) -> str:
     """The log of farewells: of all, or of one node's ranks."""
     return f"{run}/bye/{attempt}" if node_rank is None else f"{run}/bye-of-node/{node_rank}/{attempt}"

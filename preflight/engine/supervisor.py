@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from preflight.core.facts import FactsStore
 from preflight.engine import endpoint, identity, shutdown, store, store_keys, store_seal, torch_import
@@ -21,6 +21,7 @@ from preflight.engine.run_context import RunContext, RunOptions
 from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
 from preflight.engine.store_messages import ForeignWriter
+from preflight.engine.verdict import Welcome
 from preflight.results import console
 from preflight.sdk import prctl
 
@@ -122,21 +123,21 @@ class Supervisor:
         wait_s = self.context.window_s + 10.0
         self.loop.world_size = self.identity.world_size
         welcome = self._welcomed(wait_s)
-        rank = self.identity.rank if welcome["place"] == "member" else None
+        rank = self.identity.rank if welcome.place == "member" else None
         if rank is not None:
-            self.loop.beat_key = store_keys.beat(welcome["run"], rank)
-        new_slot = partial(self.context.new_slot, welcome["run"])
+            self.loop.beat_key = store_keys.beat(welcome.run, rank)
+        new_slot = partial(self.context.new_slot, welcome.run)
         self.follower = Participant(self.loop, rank, self.context.nonce, welcome, new_slot)
         verdict = self.follower.run()
         return self.context.part(verdict, self.follower.rank)
 
-    def _welcomed(self, within_s: float) -> dict[str, Any]:
+    def _welcomed(self, within_s: float) -> Welcome:
         try:
             welcome = await_welcome(self.loop, self.identity, self.context.nonce, within_s)
         except ForeignWriter:
             store.refuse_other_job(self.loop, self.identity)  # its rank 0 may have answered, with another secret
             raise
-        if welcome["place"] == FOREIGN:
+        if welcome.place == FOREIGN:
             store.refuse_other_job(self.loop, self.identity)
         return welcome
 
@@ -150,7 +151,7 @@ class Supervisor:
             is_foreign = isinstance(why, ForeignWriter)
             with contextlib.suppress(StoreLost):
                 verdict = follower.leave_early(str(why), "foreign" if is_foreign else "told")
-                if verdict is not None and (verdict["exit_code"] or not is_foreign):
+                if verdict is not None and (verdict.exit_code or not is_foreign):
                     return self.context.part(verdict, follower.rank)
         if isinstance(why, NoCoordinator) and follower is not None:
             with contextlib.suppress(StoreLost):

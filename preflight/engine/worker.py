@@ -101,7 +101,7 @@ def _prepare_environment(orders: Orders) -> None:
 
 def _measure(
     order: StepOrder, orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Measures one check and returns its outcome as JSON; any exception becomes an outcome."""
     start = time.monotonic()
     page.clear()

@@ -103,7 +103,7 @@ class WorkerSlot:
         if self.busy and self.worker is not None:
             self._finish(replace(self._timed_out(self.worker), aborted=True, reason=reason))
 
-    def write_dump(self) -> list[dict[str, Any]] | None:
+    def write_dump(self) -> list[dict[str, object]] | None:
         """The recorded collectives of a worker that has measured; asked for when others have failed."""
         if self.worker is None or self.busy:
             return None

@@ -29,7 +29,7 @@ LARGEST = 1 << 26
 
 
 KEYS = {"explain": "explained", "checkpoint": "checkpoint"}
-"""What only the reports of a command have."""
+"""What only the reports of a command have; the others have its check."""
 
 
 def prepare(
@@ -78,10 +78,16 @@ def _is_free(path: str, command: str) -> bool:
         head = file.read(64)
     if head.startswith(_FIRST[0]):
         try:
-            return getattr(report_files.load(path)[0], KEYS[command]) is not None
+            return _is_of(command, report_files.load(path)[0])
         except (UsageError, RecursionError):
             return False
     return not head or head.lower().startswith(_FIRST[1:])
+
+
+def _is_of(command: str, report: Report) -> bool:
+    if command in KEYS:
+        return getattr(report, KEYS[command]) is not None
+    return any(check.check == f"preflight.{command}" for check in report.checks)
 
 
 def write(

@@ -293,7 +293,7 @@ def _entered(group: Any, calls: list[dict[str, Any]]) -> int:
     return calls[-1]["seq"] if calls else int(group._get_sequence_number_for_group())
 
 
-def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _call(entry: Mapping[str, Any]) -> dict[str, object]:
     sizes = entry["input_sizes"] or entry["output_sizes"]
     dtypes = entry["input_dtypes"] or entry["output_dtypes"] or [""]
     is_over = _is_over(entry)

@@ -13,14 +13,14 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import psutil
 
 from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.history import rows
+from preflight.history.run_entry import RunEntry
 from preflight.results import report_files
 from preflight.sdk import paths
 from preflight.sdk.file_systems import LOCAL, MEMORY
@@ -36,7 +36,7 @@ AT_ONCE = 200
 """Files that a reader adds per transaction, about 0.3 s: `--baseline auto` has 10 s."""
 
 
-def write(path: str, entry: Mapping[str, Any], keep_days: float) -> None:
+def write(path: str, entry: RunEntry, keep_days: float) -> None:
     """Adds the run and drops those older than `keep_days`. Raises OSError, ValueError and sqlite3.Error."""
     before = time.time() - keep_days * rows.DAY_S
     if is_folder(path):
@@ -97,11 +97,11 @@ def _part(database: sqlite3.Connection) -> Iterator[None]:
         database.execute("RELEASE part")
 
 
-def _write_file(folder: str, entry: Mapping[str, Any], before: float) -> None:
+def _write_file(folder: str, entry: RunEntry, before: float) -> None:
     os.makedirs(folder, exist_ok=True)
     oldest = rows.time_text(max(before, 0.0))
-    with report_files.replacing(os.path.join(folder, f"{entry['started']}-{entry['run']}{ENDING}")) as file:
-        file.write(gzip.compress(json.dumps(entry, allow_nan=False).encode(), 6, mtime=0))
+    with report_files.replacing(os.path.join(folder, f"{entry.started}-{entry.run}{ENDING}")) as file:
+        file.write(gzip.compress(json.dumps(entry.to_json(), allow_nan=False).encode(), 6, mtime=0))
     for name in _files(folder):
         if name < oldest:
             with contextlib.suppress(FileNotFoundError):  # another writer did it
@@ -156,9 +156,9 @@ def _take_in(database: sqlite3.Connection, folder: str, name: str) -> None:
     """Adds one run's file, unless another reader has done so since."""
     with contextlib.suppress(OSError, EOFError, zlib.error, *NO_VALUES, *NOT_OURS), _part(database):
         with gzip.open(os.path.join(folder, name), "rt") as file:
-            entry = json.load(file)
+            entry = RunEntry.from_json(json.load(file))
         rows.add(database, entry)
-        database.execute("INSERT OR IGNORE INTO file VALUES (?, ?)", (name, entry["run"]))
+        database.execute("INSERT OR IGNORE INTO file VALUES (?, ?)", (name, entry.run))
 
 
 def _own_index(folder: str) -> sqlite3.Connection:

@@ -4,15 +4,15 @@ enough. `--baseline REPORT` (`judge`), `--baseline auto` (expected.py) and `pref
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
-from preflight.history.entry import Of, recorded
-from preflight.history.reference import OneRun, PastFigures, Row, Usual
+from preflight.history.entry import recorded
+from preflight.history.reference import OneRun, PastFigures, Usual
+from preflight.history.run_entry import KeptFigure, Of
 from preflight.planning import registry
 from preflight.planning.registry import Source
 from preflight.results import judging
@@ -55,24 +55,24 @@ def least_share(kept: float, noise: float) -> float:
     return min(kept, math.exp(-NOISES * noise))
 
 
-def compared(
-    of: Of, figure: Mapping[str, Any], unit: str, reference: PastFigures, least: float | None = None
-) -> FigureChange | None:
+def compared(figure: KeptFigure, unit: str, reference: PastFigures, least: float | None = None) -> FigureChange | None:
     """None if there is nothing to compare with. `least`: the user's, for a figure that the check compares."""
-    value, usual = figure["units"][unit] if unit else figure["value"], reference.usual(of, unit)
+    value, usual = figure.units[unit] if unit else figure.value, reference.usual(figure.of, unit)
     if usual is None or min(value, usual.value) <= 0:
         return None
-    kept = figure["least"] or usual.least or 0.0
-    noise = math.hypot(usual.spread, figure["spread"])
-    share = usual.value / value if figure["less_is_better"] else value / usual.value
-    return FigureChange(of, unit, value, usual, share, noise, least_share(least or kept if kept else 0.0, noise))
+    kept = figure.least or usual.least or 0.0
+    noise = math.hypot(usual.spread, figure.spread)
+    share = usual.value / value if figure.less_is_better else value / usual.value
+    return FigureChange(figure.of, unit, value, usual, share, noise, least_share(least or kept if kept else 0.0, noise))
 
 
-def comparisons(figures: Iterable[Row], reference: PastFigures, least: float | None = None) -> Iterator[FigureChange]:
+def comparisons(
+    figures: Iterable[KeptFigure], reference: PastFigures, least: float | None = None
+) -> Iterator[FigureChange]:
     """One for each figure of all ranks together, and for each node or GPU of the others."""
-    for check, name, measure, figure in figures:
-        for unit in [""] if figure["of_job"] else figure["units"]:
-            if comparison := compared((check, name, measure), figure, unit, reference, least):
+    for figure in figures:
+        for unit in [""] if figure.of_job else figure.units:
+            if comparison := compared(figure, unit, reference, least):
                 yield comparison
 
 
@@ -93,11 +93,11 @@ def sentence(slower: Sequence[FigureChange], before: str) -> str:
 def judge(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
     groups: Iterable[Group] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     """What `judging.call_judge` returns; beside its findings the one that the check is slower than in the run of
     `--baseline REPORT`, if that has figures of it."""
     answer = judging.call_judge(source, job, outcomes, book, settings, groups)
-    before = [row for row in judging.baseline(book) if row[0] == source.id]
+    before = [figure for figure in map(KeptFigure.from_json, judging.baseline(book)) if figure.check == source.id]
     if not before or "error" in answer:
         return answer
     try:
@@ -109,8 +109,8 @@ def judge(
 
 
 def _slower_than_baseline(
-    source: Source, job: Job, book: FactsStore, settings: Mapping[str, str], before: Sequence[Row]
-) -> Iterator[dict[str, Any]]:
+    source: Source, job: Job, book: FactsStore, settings: Mapping[str, str], before: Sequence[KeptFigure]
+) -> Iterator[dict[str, object]]:
     check = registry.load(source)
     option = check.options.get(SHARE)
     least = check.values(settings).get(option) if option else None

@@ -1,10 +1,10 @@
-"""What is kept of a run: who took part, how its checks ended, what they found, what nodes had, how fast it was."""
+"""Makes the entry of a run (run_entry.py) from its report and facts, with what its checks record."""
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from preflight.check import Scope
 from preflight.core import rank_ranges, record
@@ -15,13 +15,21 @@ from preflight.core.job import Job
 from preflight.core.rank_ranges import count
 from preflight.core.record import Figure, Trait
 from preflight.core.words import some
+from preflight.history.run_entry import KeptFigure, KeptFinding, KeptTrait, Of, RunEntry
 from preflight.planning import registry
 from preflight.planning.registry import Check, Source
 from preflight.results.report import CheckEntry, Report
 from preflight.results.report_nodes import blamed_nodes
 
-Of = tuple[str, str, str]
-"""Kind, check and name of a trait; check, name and unit of measure of a figure."""
+
+class Conclusion(TypedDict):
+    """What the last findings change."""
+
+    verdict: str
+    checks: Mapping[str, str]
+    findings: Sequence[KeptFinding]
+
+
 COUNTED = ("fail", "error", "warn")
 MAD = 1.4826
 """Standard deviation of normal noise per median absolute deviation (Rousseeuw and Croux, 1993)."""
@@ -39,14 +47,13 @@ class Speed:
     least: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def kept(self, of: Of) -> KeptFigure:
         every = [value for values in self.values.values() for value in values]
         units = {unit: statistics.median(values) for unit, values in self.values.items()}
-        return {
-            "value": statistics.median(every), "spread": spread(every), "n": len(every), "of_job": self.of_job,
-            "less_is_better": self.less_is_better, "least": self.least, "labels": dict(self.labels),
-            "units": {} if self.of_job else units,
-        }  # fmt: skip
+        return KeptFigure(
+            *of, statistics.median(every), spread(every), len(every), self.of_job, self.less_is_better, self.least,
+            dict(self.labels), {} if self.of_job else units,
+        )  # fmt: skip
 
 
 @dataclass
@@ -65,24 +72,29 @@ class Records:
 
     def add_all(self, check: Check, job: Job, book: FactsStore) -> None:
         """Adds all that the check has recorded, or nothing: raises what its record() raises."""
-        for node, told in list(_told(check, job, book)):
-            self.add(check, told, node)
+        for node, measured in list(_recorded_by(check, job, book)):
+            self.add(check, measured, node)
 
-    def figures(self) -> list[list[Any]]:
-        """As JSON."""
-        return [[*of, speed.to_json()] for of, speed in self.speeds.items()]
+    def figures(self) -> list[KeptFigure]:
+        return [speed.kept(of) for of, speed in self.speeds.items()]
 
-    def add(self, check: Check, told: Trait | Figure, node: str) -> None:
-        unit = told.gpu or node
-        if told.gpu:
-            self.places[told.gpu] = node
-        if isinstance(told, Trait):
-            self.traits.setdefault((told.kind, check.id, told.name), {}).setdefault(unit, set()).add(told.value)
+    def kept_traits(self) -> list[KeptTrait]:
+        return [KeptTrait(*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()})
+                for of, units in self.traits.items()]  # fmt: skip
+
+    def add(self, check: Check, measured: Trait | Figure, node: str) -> None:
+        unit = measured.gpu or node
+        if measured.gpu:
+            self.places[measured.gpu] = node
+        if isinstance(measured, Trait):
+            self.traits.setdefault((measured.kind, check.id, measured.name), {}).setdefault(unit, set()).add(
+                measured.value
+            )
             return
-        speed = self.speeds.setdefault((check.id, told.name, told.unit), Speed())
-        speed.of_job, speed.labels = check.plan.scope is Scope.WORLD, told.labels
-        speed.less_is_better, speed.least = told.less_is_better, told.least
-        speed.values.setdefault(unit, []).append(told.value)
+        speed = self.speeds.setdefault((check.id, measured.name, measured.unit), Speed())
+        speed.of_job, speed.labels = check.plan.scope is Scope.WORLD, measured.labels
+        speed.less_is_better, speed.least = measured.less_is_better, measured.least
+        speed.values.setdefault(unit, []).append(measured.value)
 
 
 def spread(values: Iterable[float]) -> float:
@@ -92,38 +104,28 @@ def spread(values: Iterable[float]) -> float:
     return MAD * statistics.median(abs(value - middle) for value in listed) / abs(middle) if middle else 0.0
 
 
-def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, Any]:
-    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks that have facts."""
+def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> RunEntry:
+    """What `--history` keeps, and what `preflight diff` compares. Imports the checks that have facts."""
     job, found = report.job, Records()
     for check in report.checks:
         if check.check in book.checks():
             _add(found, check, job, book, sources)
-    return {
-        **_concluded(report),
-        "run": report.run,
-        "started": report.started,
-        "job": f"{job.launcher}, {_size(job)}",
-        "kind": ", ".join([_size(job), *_models(found)]),
-        "backend": job.backend,
-        "nodes": [node.node for node in job.nodes],
-        "machines": {node.node: node.machine for node in job.nodes if node.machine},
-        "places": found.places,
-        "traits": [[*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()}]
-                   for of, units in found.traits.items()],
-        "figures": found.figures(),
-        "absent": found.absent,
-        "left_out": found.left_out,
-    }  # fmt: skip
+    return RunEntry(
+        report.run, report.started, f"{job.launcher}, {_size(job)}", ", ".join([_size(job), *_models(found)]),
+        job.backend, **_conclusion(report), nodes=[node.node for node in job.nodes],
+        machines={node.node: node.machine for node in job.nodes if node.machine}, places=found.places,
+        traits=found.kept_traits(), figures=found.figures(), absent=found.absent, left_out=found.left_out,
+    )  # fmt: skip
 
 
-def recorded(check: Check, job: Job, book: FactsStore) -> tuple[list[list[Any]], dict[str, str]]:
-    """(the `figures` of one check, the node of each GPU). Raises what its record() raises."""
+def recorded(check: Check, job: Job, book: FactsStore) -> tuple[list[KeptFigure], dict[str, str]]:
+    """(the figures of one check, the node of each GPU). Raises what its record() raises."""
     found = Records()
     found.add_all(check, job, book)
     return found.figures(), found.places
 
 
-def _concluded(report: Report) -> dict[str, Any]:
+def _conclusion(report: Report) -> Conclusion:
     return {
         "verdict": report.verdict,
         "checks": {check.check: check.status for check in report.checks},
@@ -131,9 +133,9 @@ def _concluded(report: Report) -> dict[str, Any]:
     }
 
 
-def concluded(made: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def concluded(early: RunEntry, report: Report) -> RunEntry:
     """The entry of the same run, made before `report` had its last findings. The facts are read once."""
-    return {**made, **_concluded(report)}
+    return replace(early, **_conclusion(report))
 
 
 def _size(job: Job) -> str:
@@ -149,12 +151,11 @@ def _models(found: Records) -> list[str]:
     return []
 
 
-def _kept(finding: Reported, job: Job) -> dict[str, Any]:
-    where = finding.where
-    return {
-        "code": finding.code, "severity": finding.severity, "nodes": sorted(blamed_nodes(finding, job) - {""}),
-        "gpu": str(where.get("uuid", "")), "message": finding.message[:300], "counts": finding.counts,
-    }  # fmt: skip
+def _kept(finding: Reported, job: Job) -> KeptFinding:
+    return KeptFinding(
+        finding.code, finding.severity, sorted(blamed_nodes(finding, job) - {""}), str(finding.where.get("uuid", "")),
+        finding.message[:300], finding.counts,
+    )  # fmt: skip
 
 
 def _add(found: Records, check: CheckEntry, job: Job, book: FactsStore, sources: Mapping[str, Source]) -> None:
@@ -179,13 +180,16 @@ def _add(found: Records, check: CheckEntry, job: Job, book: FactsStore, sources:
         found.left_out[id_] = f"record() raised {in_one_line(error)}"
 
 
-def _told(check: Check, job: Job, book: FactsStore) -> Iterator[tuple[str, Trait | Figure]]:
-    """Yields (node, what its ranks have recorded); calls record() once for ranks with equal facts."""
-    tell = getattr(check.module, "record", None)
-    for ranks, text in book.groups(check.id) if tell else ():
+def _recorded_by(check: Check, job: Job, book: FactsStore) -> Iterator[tuple[str, Trait | Figure]]:
+    """Yields (node, what a rank has recorded); calls record() once for ranks with equal facts."""
+    record_of = getattr(check.module, "record", None)
+    for ranks, text in book.groups(check.id) if record_of else ():
         each = [job.node_of(rank).node for rank in ranks]
         nodes = dict.fromkeys(each)
-        for told in tell(json.loads(text), job):  # type: ignore[misc]
-            if not isinstance(told, Trait | Figure) or getattr(told, "kind", record.KINDS[0]) not in record.KINDS:
-                raise TypeError(f"it yielded {told!r}, expected a Trait or a Figure")
-            yield from ((node, told) for node in (nodes if isinstance(told, Trait) else each))
+        for measured in record_of(json.loads(text), job):  # type: ignore[misc]
+            if (
+                not isinstance(measured, Trait | Figure)
+                or getattr(measured, "kind", record.KINDS[0]) not in record.KINDS
+            ):
+                raise TypeError(f"it yielded {measured!r}, expected a Trait or a Figure")
+            yield from ((node, measured) for node in (nodes if isinstance(measured, Trait) else each))

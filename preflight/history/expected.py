@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
@@ -11,17 +10,18 @@ from preflight.core.words import some
 from preflight.history import compare
 from preflight.history.compare import FigureChange
 from preflight.history.reference import FEWEST, SoundRuns
+from preflight.history.run_entry import RunEntry
 
 FIX = "Run preflight history FILE: it says since when, and what changed then; preflight diff on the two reports."
 
 
-def findings(database: sqlite3.Connection, entry: Mapping[str, Any]) -> Iterator[Reported]:
+def findings(database: sqlite3.Connection, entry: RunEntry) -> Iterator[Reported]:
     """One finding for each check that is slower; and an info that says which runs it was compared with."""
-    judged = [row for row in entry["figures"] if row[-1]["least"]]
+    judged = [figure for figure in entry.figures if figure.least]
     compared = [*compare.comparisons(judged, SoundRuns(database, entry))]
     for check, of_check in grouped(compare.slowest_first(compared), lambda comparison: comparison.of[0]).items():
-        yield _finding(check, of_check, entry["places"])
-    yield which([*dict.fromkeys(run for comparison in compared for run in comparison.usual.runs)], entry["kind"])
+        yield _finding(check, of_check, entry.places)
+    yield which([*dict.fromkeys(run for comparison in compared for run in comparison.usual.runs)], entry.kind)
 
 
 def _finding(check: str, slower: Sequence[FigureChange], places: Mapping[str, str]) -> Reported:

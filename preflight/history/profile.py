@@ -4,12 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.rank_ranges import count
 from preflight.core.words import clauses, some
+from preflight.history.run_entry import RunEntry
 from preflight.planning.node_kinds import OF_A_GPU, OF_AN_INTERFACE, VERSIONS, ProfileKind, Value, kind_of, model_of
 
 GPUS = "GPUs on the node"
@@ -43,15 +43,15 @@ class Holding:
     """The checks that measured on it."""
 
 
-def holdings(entry: Mapping[str, Any]) -> dict[str, Holding]:
-    """What each node has, from the result of entry.entry()."""
-    found = {node: Holding() for node in entry["nodes"]}
-    for check, absent in entry["absent"].items():
+def holdings(entry: RunEntry) -> dict[str, Holding]:
+    """What each node has, from the entry of a run."""
+    found = {node: Holding() for node in entry.nodes}
+    for check, absent in entry.absent.items():
         for node in found.keys() - set(absent):
             found[node].checks.add(check)
-    for kind, check, name, units in entry["traits"]:
-        for unit, value in units.items():
-            _keep(found, entry["places"].get(unit), unit, (kind, check, name), value)
+    for trait in entry.traits:
+        for unit, value in trait.values.items():
+            _keep(found, entry.places.get(unit), unit, trait.of, value)
     return found
 
 
@@ -74,12 +74,12 @@ def _keep(
         holding.node[name] = value
 
 
-def kinds(entry: Mapping[str, Any]) -> list[ProfileKind]:
+def kinds(entry: RunEntry) -> list[ProfileKind]:
     """One kind per GPU model and instance type, with what most of its nodes have; for limits the smallest value."""
-    made: dict[tuple[str, str], list[Holding]] = {}
+    alike: dict[tuple[str, str], list[Holding]] = {}
     for holding in holdings(entry).values():
-        made.setdefault((model_of(holding.models), holding.instance), []).append(holding)
-    return [_kind(model, instance, alike) for (model, instance), alike in sorted(made.items())]
+        alike.setdefault((model_of(holding.models), holding.instance), []).append(holding)
+    return [_kind(model, instance, nodes) for (model, instance), nodes in sorted(alike.items())]
 
 
 def _kind(model: str, instance: str, alike: Sequence[Holding]) -> ProfileKind:
@@ -112,16 +112,20 @@ def _usual(all_: Sequence[Mapping[str, str]]) -> dict[str, Value]:
             for name, (value, number) in most.items() if value is not None and 2 * number > len(all_)}  # fmt: skip
 
 
-def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
+def text(known: Sequence[ProfileKind], run: str, started: str) -> str:
     """The text of the file."""
     lines = [
         f"# What a good node has, from run {run} of {started}. For runs with --profile. Remove what may differ.",
         "# The nodes of a kind are those of its instance type with GPUs of its model, or those that it names:",
         '# nodes = ["gpu-*"]',
     ]
-    for kind in made:
+    for kind in known:
         heads = {"name": kind.name, "instance": kind.instance or None, "gpu": kind.gpu, "gpus": kind.gpus}
-        lines += ["", "[[kind]]", *(f"{key} = {json.dumps(its)}" for key, its in heads.items() if its is not None)]
+        lines += [
+            "",
+            "[[kind]]",
+            *(f"{key} = {json.dumps(value)}" for key, value in heads.items() if value is not None),
+        ]
         for table in ("node", "each_gpu", "at_least"):
             values: Mapping[str, Value] = getattr(kind, table)
             rows = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sorted(values.items())]
@@ -129,10 +133,10 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Iterator[Reported]:
+def findings(known: Sequence[ProfileKind], entry: RunEntry, asked: Collection[str]) -> Iterator[Reported]:
     """`asked`: checks that were to run. If one of these is not in the report, it had nothing to look at."""
-    yield from _not_told(entry)
-    for node, holding, kind, is_sure in _placed(made, entry, asked):
+    yield from _unusable(entry)
+    for node, holding, kind, is_sure in _placed(known, entry, asked):
         if not is_sure:
             text_ = (
                 "it is compared with no kind of the profile: gpu.inventory has not looked at its GPUs; expected it to "
@@ -143,37 +147,37 @@ def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Colle
             has = f"has {some(sorted(holding.models)) or 'no GPU'}"
             has += f" and is a {holding.instance}" if holding.instance else ""
             text_ = f"no kind of node in the profile fits {node}, which {has}; expected one of "
-            text_ += some([each.name for each in made])
+            text_ += some([each.name for each in known])
             yield _found("warn", "profile_kind", text_, node, "Add its kind to the profile (preflight profile REPORT).")
         else:
             yield from _held(node, holding, kind)
 
 
 def _placed(
-    made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]
+    known: Sequence[ProfileKind], entry: RunEntry, asked: Collection[str]
 ) -> Iterator[tuple[str, Holding, ProfileKind | None, bool]]:
     """(node, what it has, its kind, whether enough is known of it to say so)."""
-    nothing = {check for check in asked if check not in entry["checks"]}
+    nothing = {check for check in asked if check not in entry.checks}
     for node, holding in holdings(entry).items():
         holding.checks |= nothing
-        kind = kind_of(made, node, holding.models, holding.instance)
+        kind = kind_of(known, node, holding.models, holding.instance)
         by_name = kind and (kind.nodes or (kind.instance and holding.instance))
-        yield node, holding, kind, bool(len(made) == 1 or INVENTORY in holding.checks or by_name)
+        yield node, holding, kind, bool(len(known) == 1 or INVENTORY in holding.checks or by_name)
 
 
-def which(path: str, made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Reported:
+def which(path: str, known: Sequence[ProfileKind], entry: RunEntry, asked: Collection[str]) -> Reported:
     """Says what was compared: otherwise a run that finds nothing would not show that it had a profile."""
     of_kind: dict[str, list[int]] = {}
-    for _, holding, kind, is_sure in _placed(made, entry, asked):
+    for _, holding, kind, is_sure in _placed(known, entry, asked):
         if kind and is_sure and (values := _compared(holding, kind)):
             of_kind.setdefault(kind.name, []).append(values)
     held = [f'{count(len(each), "node")} of the kind "{name}" ({count(sum(each), "value")})'
             for name, each in of_kind.items()]  # fmt: skip
-    told = f"compared with the profile {path}: {clauses(held, LISTED)}"
+    sentence = f"compared with the profile {path}: {clauses(held, LISTED)}"
     if not held:
-        told = f"no node was compared with the profile {path}: none of its values was measured"
+        sentence = f"no node was compared with the profile {path}: none of its values was measured"
     return Reported(
-        severity="info", code=f"{RUN}.compared_with_profile", message=told, fix="Nothing to do.",
+        severity="info", code=f"{RUN}.compared_with_profile", message=sentence, fix="Nothing to do.",
         action=Action.NONE,
     )  # fmt: skip
 
@@ -187,42 +191,44 @@ def _compared(holding: Holding, kind: ProfileKind) -> int:
     return len([*of_node, *of_cards, *limits]) + (INVENTORY in holding.checks and kind.gpus is not None)
 
 
-def _not_told(entry: Mapping[str, Any]) -> Iterator[Reported]:
+def _unusable(entry: RunEntry) -> Iterator[Reported]:
     """Findings for checks whose facts cannot be used: their values are unknown on every node."""
-    for check, why in entry["left_out"].items():
+    for check, why in entry.left_out.items():
         if check in COMPARED:
             text_ = f"what {check} measured is not compared with the profile: {why}"
             yield Reported(severity="error", code=f"{RUN}.fault", message=text_, fix=OWN_FIX, action=Action.NONE)
 
 
 def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
-    known = holding.gpus or 0
-    if INVENTORY in holding.checks and kind.gpus is not None and known != kind.gpus:
-        severity, action = ("fail", Action.REBOOT) if known < kind.gpus else ("warn", Action.FIX_CONFIG)
-        told = f"{count(known, 'GPU')} on the node, expected {kind.gpus} as in the profile ({kind.name})"
+    present = holding.gpus or 0
+    if INVENTORY in holding.checks and kind.gpus is not None and present != kind.gpus:
+        severity, action = ("fail", Action.REBOOT) if present < kind.gpus else ("warn", Action.FIX_CONFIG)
+        sentence = f"{count(present, 'GPU')} on the node, expected {kind.gpus} as in the profile ({kind.name})"
         fix = "There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it."
-        yield _found(severity, "profile_gpus", told, node, fix, action)
+        yield _found(severity, "profile_gpus", sentence, node, fix, action)
     missing, other = _parts(holding, kind)
     if missing:
-        told = f"{some(missing, LISTED)} {'is' if len(missing) == 1 else 'are'} not on the node, expected as in the "
+        sentence = (
+            f"{some(missing, LISTED)} {'is' if len(missing) == 1 else 'are'} not on the node, expected as in the "
+        )
         fix = "There: ip -br link; ls /sys/class/infiniband; lspci; dmesg. Hand a container all devices; else drain it."
         where = {"device": missing[0]} if len(missing) == 1 else {}
-        told += f"profile ({kind.name})"
+        sentence += f"profile ({kind.name})"
         if others := _other_names(holding, kind):
-            told += f"; it has none of its network cards, but {some(others, LISTED)}: a container, or other names"
+            sentence += f"; it has none of its network cards, but {some(others, LISTED)}: a container, or other names"
             fix = (
                 "Run where the profile was made (hostNetwork: true), or write it again there: preflight profile REPORT."
             )
         severity, action = ("warn", Action.FIX_CONFIG) if others else ("fail", Action.REPLACE)
-        yield _found(severity, "profile_missing", told, node, fix, action, **where)
+        yield _found(severity, "profile_missing", sentence, node, fix, action, **where)
     other += [f"{uuid}: {each}" for uuid, card in holding.cards.items() for each in _differing(card, kind.each_gpu)]
     other += [f"{name} {holding.limits[name]:.0f}, expected at least {least}" for name, least in kind.at_least.items()
               if name in holding.limits and holding.limits[name] < ENOUGH * float(least)]  # fmt: skip
     if other:
-        told = f"{count(len(other), 'value')} differ{'s' * (len(other) == 1)} from the profile ({kind.name}): "
+        sentence = f"{count(len(other), 'value')} differ{'s' * (len(other) == 1)} from the profile ({kind.name}): "
         fix = "Correct it on the node; if the profile is out of date, write it again: preflight profile REPORT."
         evidence = {"differences": other}
-        found = _found("warn", "profile_differs", f"{told}{clauses(other, LISTED)}", node, fix)
+        found = _found("warn", "profile_differs", f"{sentence}{clauses(other, LISTED)}", node, fix)
         yield Reported(**{**vars(found), "evidence": evidence})
 
 
@@ -260,8 +266,8 @@ def _differing(has: Mapping[str, str], expected: Mapping[str, Value]) -> list[st
 
 
 def _found(
-    severity: str, slug: str, told: str, node: str, fix: str, action: Action = Action.FIX_CONFIG, **where: str
+    severity: str, slug: str, sentence: str, node: str, fix: str, action: Action = Action.FIX_CONFIG, **where: str
 ) -> Reported:
     return Reported(
-        severity=severity, code=f"{RUN}.{slug}", message=told, where={"node": node, **where}, fix=fix, action=action
+        severity=severity, code=f"{RUN}.{slug}", message=sentence, where={"node": node, **where}, fix=fix, action=action
     )

@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,22 +25,112 @@ class KeptRun(NamedTuple):
     started: float
 
 
-def answers(database: sqlite3.Connection) -> dict[str, Any]:
-    """All answers, as JSON."""
+@dataclass(frozen=True)
+class FailingNode:
+    node: str
+    score: float
+    """See `score`."""
+    failed: int
+    runs: int
+    spells: int
+    """Of failed runs, with a sound one between."""
+    codes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A finding that was gone for at least REPAIRED runs that looked."""
+
+    unit: str
+    """The node, or the UUID of the GPU."""
+    node: str
+    """Where it is now."""
+    code: str
+    state: str
+    """ "repaired", or "came back"."""
+    found: int
+    """Number of runs."""
+    first: str
+    last: str
+
+
+@dataclass(frozen=True)
+class FigureSeries:
+    """What a figure is."""
+
+    kind: str
+    """Of job, for a figure of all ranks together."""
+    check: str
+    name: str
+    measure: str
+    less_is_better: bool
+    unit: str
+    """The node, or the UUID of the GPU, or ""."""
+
+    @property
+    def of(self) -> tuple[str, str, str, str]:
+        return self.kind, self.check, self.name, self.measure
+
+
+@dataclass(frozen=True)
+class FigureStep:
+    """A step for the worse."""
+
+    series: FigureSeries
+    since: str
+    before: float
+    after: float
+    ratio: float
+    over: bool
+    """Whether the last runs are back at the level before."""
+    changed: Sequence[str]
+    """What else changed between the runs before and after the step, as sentences."""
+
+    def to_json(self) -> dict[str, object]:
+        own = {name: value for name, value in vars(self).items() if name != "series"}
+        return {**vars(self.series), **own}
+
+
+@dataclass(frozen=True)
+class RenamedHost:
+    node: str
+    earlier: str
+    until: str
+    """The first run without the old name."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    runs: int
+    first: str
+    last: str
+    failing: Sequence[FailingNode]
+    came_back: Sequence[Repair]
+    repaired: Sequence[Repair]
+    steps: Sequence[FigureStep]
+    """The latest first."""
+    renamed: Sequence[RenamedHost]
+
+    def to_json(self) -> dict[str, Any]:
+        lists = {name: [vars(each) for each in getattr(self, name)]
+                 for name in ("failing", "came_back", "repaired", "renamed")}  # fmt: skip
+        return {"schema": 1, **vars(self), **lists, "steps": [step.to_json() for step in self.steps]}
+
+
+def answers(database: sqlite3.Connection) -> Answers:
     recent = recent_runs(database)
     count, first = database.execute("SELECT count(*), min(started) FROM run").fetchone()
-    found = list(_spells(database, recent))
-    return {
-        "schema": 1,
-        "runs": count,
-        "first": time_text(first) if recent else "",
-        "last": time_text(recent[-1].started) if recent else "",
-        "failing": failing(database, recent),
-        "came_back": [spell for spell in found if spell["state"] == "came back"],
-        "repaired": [spell for spell in found if spell["state"] == "repaired"],
-        "steps": list(_all_steps(database, recent)),
-        "renamed": _renamed(database),
-    }
+    found = list(_repairs(database, recent))
+    return Answers(
+        count,
+        time_text(first) if recent else "",
+        time_text(recent[-1].started) if recent else "",
+        failing(database, recent),
+        came_back=[each for each in found if each.state == "came back"],
+        repaired=[each for each in found if each.state == "repaired"],
+        steps=list(_all_steps(database, recent)),
+        renamed=_renamed(database),
+    )
 
 
 def recent_runs(database: sqlite3.Connection) -> list[KeptRun]:
@@ -48,14 +139,14 @@ def recent_runs(database: sqlite3.Connection) -> list[KeptRun]:
     return [KeptRun(*row) for row in reversed(rows)]
 
 
-def _renamed(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Hosts that have a new name (machines.py), the latest first; `until` is the first run without the old one."""
+def _renamed(database: sqlite3.Connection) -> list[RenamedHost]:
+    """Hosts that have a new name (machines.py), the latest first."""
     rows = database.execute(
         "SELECT unit.name, old, max(run.started) AS until FROM change JOIN unit ON unit.id = change.unit JOIN run ON "
         "run.id = change.run WHERE change.kind = 'host' AND change.name = 'name' AND old != unit.name "
         "GROUP BY unit.id, old ORDER BY until DESC, unit.name"
     )
-    return [{"node": name, "earlier": old, "until": time_text(until)} for name, old, until in rows]
+    return [RenamedHost(name, old, time_text(until)) for name, old, until in rows]
 
 
 # Who fails again and again
@@ -70,7 +161,7 @@ def score(failed: int, runs: int) -> float:
     return (middle - half) / (1 + Z * Z / runs)
 
 
-def failing(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> list[dict[str, Any]]:
+def failing(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> list[FailingNode]:
     """Nodes that a failure blamed in at least two runs of the last 30 days with a sound one between, by score."""
     window = [run for run in recent if run.started >= recent[-1].started - WINDOW_DAYS * DAY_S]
     if not window:
@@ -89,16 +180,14 @@ def failing(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> list[dic
     ):  # fmt: skip
         failed.setdefault(node, {}).setdefault(run, set()).add(code)
     listed = [_failing(database, node, took_part[node], runs) for node, runs in failed.items()]
-    return sorted((node for node in listed if node["spells"] > 1), key=lambda node: -float(node["score"]))
+    return sorted((node for node in listed if node.spells > 1), key=lambda node: -node.score)
 
 
-def _failing(
-    database: sqlite3.Connection, node: int, runs: Sequence[int], failed: dict[int, set[str]]
-) -> dict[str, Any]:
+def _failing(database: sqlite3.Connection, node: int, runs: Sequence[int], failed: dict[int, set[str]]) -> FailingNode:
     spells = sum(is_bad for is_bad, _ in groupby(run in failed for run in runs))
     codes = sorted({code for found in failed.values() for code in found})
-    told = {"node": _name(database, node), "score": round(score(len(failed), len(runs)), 4), "failed": len(failed)}
-    return {**told, "runs": len(runs), "spells": spells, "codes": codes}
+    share = round(score(len(failed), len(runs)), 4)
+    return FailingNode(_name(database, node), share, len(failed), len(runs), spells, codes)
 
 
 def _name(database: sqlite3.Connection, unit: int) -> str:
@@ -108,7 +197,7 @@ def _name(database: sqlite3.Connection, unit: int) -> str:
 # What was repaired, and what came back
 
 
-def _spells(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
+def _repairs(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[Repair]:
     """Yields findings by node or GPU that were gone for at least REPAIRED runs that looked, and perhaps came back."""
     found: dict[tuple[int, str], set[int]] = {}
     seen: dict[int, list[int]] = {}
@@ -118,19 +207,18 @@ def _spells(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator
             found.setdefault((unit, code), set()).add(run)
         for (unit,) in database.execute("SELECT unit FROM part WHERE run = ?", (run,)):
             seen.setdefault(unit, []).append(run)
-        told = database.execute("SELECT test FROM status WHERE run = ? AND status != 'skip'", (run,))
-        looked[run] = {test for (test,) in told}
+        measured = database.execute("SELECT test FROM status WHERE run = ? AND status != 'skip'", (run,))
+        looked[run] = {test for (test,) in measured}
     started = dict(recent)
     for (unit, code), bad in sorted(found.items(), key=lambda pair: -max(started[run] for run in pair[1])):
         test = code.rpartition(".")[0]
         state = _state([run for run in seen[unit] if test in looked[run]], bad)
         if state:
             times = sorted(started[run] for run in bad)
-            yield {
-                "unit": _name(database, unit), "node": _name(database, _last_node(database, unit, seen[unit][-1])),
-                "code": code, "state": state, "found": len(bad), "first": time_text(times[0]),
-                "last": time_text(times[-1]),
-            }  # fmt: skip
+            yield Repair(
+                _name(database, unit), _name(database, _last_node(database, unit, seen[unit][-1])), code, state,
+                len(bad), time_text(times[0]), time_text(times[-1]),
+            )  # fmt: skip
 
 
 def _state(looked: Sequence[int], bad: set[int]) -> str:
@@ -152,20 +240,18 @@ def _last_node(database: sqlite3.Connection, unit: int, run: int) -> int:
 # Where a figure has changed
 
 
-def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
+def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[FigureStep]:
     """Steps for the worse, the latest first, with what changed between the runs before and after the step."""
     found = [
-        (points[step.at][0].started, of, step, points)
-        for of, points in courses(database, recent)
+        (points[step.at][0].started, series, step, points)
+        for series, points in courses(database, recent)
         for step in steps([value for _, value in points])
-        if (step.after < step.before) != bool(of["less_is_better"])
+        if (step.after < step.before) != series.less_is_better
     ]
-    for started, of, step, points in sorted(found, key=lambda item: -item[0]):
-        yield {
-            **of, "since": time_text(started), "before": step.before, "after": step.after,
-            "ratio": round(step.after / step.before, 4), "over": _is_over(points, step),
-            "changed": _changed(database, points[step.at - 1][0], points[step.at][0], of["unit"]),
-        }  # fmt: skip
+    for started, series, step, points in sorted(found, key=lambda item: -item[0]):
+        changed = _changed(database, points[step.at - 1][0], points[step.at][0], series.unit)
+        ratio = round(step.after / step.before, 4)
+        yield FigureStep(series, time_text(started), step.before, step.after, ratio, _is_over(points, step), changed)
 
 
 def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
@@ -176,7 +262,7 @@ def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
 
 def courses(
     database: sqlite3.Connection, recent: Sequence[KeptRun]
-) -> Iterator[tuple[dict[str, Any], list[tuple[KeptRun, float]]]]:
+) -> Iterator[tuple[FigureSeries, list[tuple[KeptRun, float]]]]:
     """Yields (what the figure is, its values in the order of time)."""
     for number, is_of_job in ((RUNS, True), (RUNS_OF_A_UNIT, False)):
         since = recent[-number:][0].started if recent else 0.0
@@ -187,8 +273,9 @@ def courses(
             "run.started >= ? ORDER BY figure.series, figure.unit, run.started", (is_of_job, since)
         )  # fmt: skip
         for of, group in groupby(rows, key=lambda row: row[:6]):
-            names = dict(zip(("kind", "check", "name", "measure", "less_is_better", "unit"), of, strict=True))
-            yield names, [(KeptRun(id_, started), value) for *_, id_, started, value in group]
+            kind, check, name, measure, less_is_better, unit = of
+            series = FigureSeries(kind, check, name, measure, bool(less_is_better), unit)
+            yield series, [(KeptRun(id_, started), value) for *_, id_, started, value in group]
 
 
 def _changed(database: sqlite3.Connection, before: KeptRun, first: KeptRun, unit: str) -> list[str]:

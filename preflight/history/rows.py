@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from preflight.history import machines
+from preflight.history.run_entry import RunEntry
 
 APPLICATION = 0x70666C68
 """SQLite's application_id of a history."""
@@ -57,12 +58,10 @@ def time_text(started: float) -> str:
     return datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def add(database: sqlite3.Connection, entry: Mapping[str, Any]) -> None:
-    """Adds an entry (entry.py); one that already exists changes nothing. In the caller's transaction."""
-    sound = entry["verdict"] in ("pass", "warn") and not any(
-        finding["code"].endswith(SLOWER) for finding in entry["findings"]
-    )
-    row = (entry["run"], seconds(entry["started"]), entry["kind"], entry["verdict"], sound)
+def add(database: sqlite3.Connection, entry: RunEntry) -> None:
+    """Adds an entry; one that already exists changes nothing. In the caller's transaction."""
+    sound = entry.verdict in ("pass", "warn") and not any(finding.code.endswith(SLOWER) for finding in entry.findings)
+    row = (entry.run, seconds(entry.started), entry.kind, entry.verdict, sound)
     done = database.execute(
         "INSERT OR IGNORE INTO run (name, started, kind, verdict, sound) VALUES (?, ?, ?, ?, ?)", row
     )
@@ -70,12 +69,12 @@ def add(database: sqlite3.Connection, entry: Mapping[str, Any]) -> None:
         return
     run = done.lastrowid or 0
     units = machines.settle(database, entry, run)
-    units |= _units(database, entry["places"])
-    places = {**{node: node for node in entry["nodes"]}, **entry["places"]}
+    units |= _units(database, entry.places)
+    places = {**{node: node for node in entry.nodes}, **entry.places}
     database.executemany(
         "INSERT INTO part VALUES (?, ?, ?)", [(run, units[unit], units[node]) for unit, node in places.items()]
     )
-    database.executemany("INSERT INTO status VALUES (?, ?, ?)", [(run, *pair) for pair in entry["checks"].items()])
+    database.executemany("INSERT INTO status VALUES (?, ?, ?)", [(run, *pair) for pair in entry.checks.items()])
     database.executemany("INSERT INTO finding VALUES (?, ?, ?, ?, ?)", _findings(entry, run, units))
     _add_traits(database, entry, run, units)
     _add_figures(database, entry, run, units)
@@ -87,13 +86,13 @@ def _units(database: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]
     return {name: database.execute("SELECT id FROM unit WHERE name = ?", (name,)).fetchone()[0] for (name,) in listed}
 
 
-def _findings(entry: Mapping[str, Any], run: int, units: Mapping[str, int]) -> list[tuple[Any, ...]]:
+def _findings(entry: RunEntry, run: int, units: Mapping[str, int]) -> list[tuple[Any, ...]]:
     """One row per node or GPU that a finding blames; one row without, if it blames none."""
     rows = []
-    for finding in entry["findings"]:
-        named = [finding["gpu"]] if finding["gpu"] in units else [node for node in finding["nodes"] if node in units]
-        about = (run, finding["code"], finding["severity"])
-        rows += [(*about, units.get(unit), finding["message"]) for unit in (named or [""]) * finding["counts"]]
+    for finding in entry.findings:
+        named = [finding.gpu] if finding.gpu in units else [node for node in finding.nodes if node in units]
+        about = (run, finding.code, finding.severity)
+        rows += [(*about, units.get(unit), finding.message) for unit in (named or [""]) * finding.counts]
     return rows
 
 
@@ -101,12 +100,10 @@ Key = tuple[int, str, str, str]
 """Unit, kind, check and name of a trait."""
 
 
-def _add_traits(database: sqlite3.Connection, entry: Mapping[str, Any], run: int, units: Mapping[str, int]) -> None:
+def _add_traits(database: sqlite3.Connection, entry: RunEntry, run: int, units: Mapping[str, int]) -> None:
     """Adds the traits that changed on their unit; one that is gone from a node that measured becomes ""."""
     now: dict[Key, str] = {
-        (units[unit], kind, check, name): value
-        for kind, check, name, values in entry["traits"]
-        for unit, value in values.items()
+        (units[unit], *trait.of): value for trait in entry.traits for unit, value in trait.values.items()
     }
     before: dict[Key, str] = {
         (unit, kind, check, name): value
@@ -115,9 +112,9 @@ def _add_traits(database: sqlite3.Connection, entry: Mapping[str, Any], run: int
             "SELECT kind, test, name, value FROM trait WHERE unit = ?", (unit,)
         )
     }
-    nodes = {units[node]: node for node in entry["nodes"]}
+    nodes = {units[node]: node for node in entry.nodes}
     gone = [key for key in before.keys() - now.keys() if key[0] in nodes]
-    now |= {key: "" for key in gone if nodes[key[0]] not in entry["absent"].get(key[2], [nodes[key[0]]])}
+    now |= {key: "" for key in gone if nodes[key[0]] not in entry.absent.get(key[2], [nodes[key[0]]])}
     changed = [(key, value) for key, value in now.items() if before.get(key, "") != value]
     known = {unit for unit, *_ in before}
     database.executemany("INSERT OR REPLACE INTO trait VALUES (?, ?, ?, ?, ?)", [(*key, now) for key, now in changed])
@@ -128,21 +125,21 @@ def _add_traits(database: sqlite3.Connection, entry: Mapping[str, Any], run: int
     )  # fmt: skip
 
 
-def _add_figures(database: sqlite3.Connection, entry: Mapping[str, Any], run: int, units: Mapping[str, int]) -> None:
+def _add_figures(database: sqlite3.Connection, entry: RunEntry, run: int, units: Mapping[str, int]) -> None:
     rows = []
-    for check, name, measure, figure in entry["figures"]:
-        if not figure["least"]:
+    for figure in entry.figures:
+        if not figure.least:
             continue
-        of = (entry["kind"] if figure["of_job"] else "", check, name, measure)
+        of = (entry.kind if figure.of_job else "", *figure.of)
         database.execute(
             "INSERT OR IGNORE INTO series (kind, test, name, measure, less_is_better) VALUES (?, ?, ?, ?, ?)",
-            (*of, figure["less_is_better"]),
+            (*of, figure.less_is_better),
         )
         where = "kind = ? AND test = ? AND name = ? AND measure = ?"
         series = database.execute(f"SELECT id FROM series WHERE {where}", of).fetchone()[0]  # noqa: S608 -- a constant
-        if figure["of_job"]:
-            rows.append((series, 0, run, figure["value"], figure["spread"]))
-        rows += [(series, units[unit], run, value, 0.0) for unit, value in figure["units"].items() if unit in units]
+        if figure.of_job:
+            rows.append((series, 0, run, figure.value, figure.spread))
+        rows += [(series, units[unit], run, value, 0.0) for unit, value in figure.units.items() if unit in units]
     database.executemany("INSERT OR REPLACE INTO figure VALUES (?, ?, ?, ?, ?)", rows)
 
 

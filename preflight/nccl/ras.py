@@ -40,9 +40,9 @@ def status(address: str, within_s: float = PATIENCE_S) -> str:
             if not data:
                 break
             answer += data
-    said = answer[:LARGEST].decode(errors="replace")
-    greeting = ras_snapshot.GREETING.match(said)
-    return said[greeting.end() :].strip() if greeting else ""
+    answered = answer[:LARGEST].decode(errors="replace")
+    greeting = ras_snapshot.GREETING.match(answered)
+    return answered[greeting.end() :].strip() if greeting else ""
 
 
 class Watch:
@@ -56,10 +56,10 @@ class Watch:
 
     def ask(self) -> str:
         """A snapshot as JSON (ras_snapshot.read reads it), the text of an older NCCL, or ""."""
-        said = status(self._address, self._within_s)
-        snapshot = ras_snapshot.parse(said)
+        answered = status(self._address, self._within_s)
+        snapshot = ras_snapshot.parse(answered)
         if snapshot is None:
-            return said[:LIMIT]
+            return answered[:LIMIT]
         if self._before is not None:
             snapshot["still"] = ras_snapshot.is_still(self._before, snapshot)
         elif not is_before(snapshot["version"], 2, 29):

@@ -51,10 +51,10 @@ class Snapshot(TypedDict):
 def parse(text: str) -> Snapshot | None:
     """None if it is not JSON of this form: NCCL escapes nothing, and an answer may be cut."""
     try:
-        said = json.loads(GREETING.sub("", text, count=1))
-        largest = sorted(said["communicators"], key=lambda comm: -comm["size"])
+        answered = json.loads(GREETING.sub("", text, count=1))
+        largest = sorted(answered["communicators"], key=lambda comm: -comm["size"])
         communicators = [_communicator(comm) for comm in largest[:COMMUNICATORS]]
-        version, timeouts = str(said["nccl_version"])[:LONGEST], int(said["ras"]["timeouts_count"])
+        version, timeouts = str(answered["nccl_version"])[:LONGEST], int(answered["ras"]["timeouts_count"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
     return {"version": version, "communicators": communicators, "timeouts": timeouts, "still": None, "events": []}
@@ -72,11 +72,11 @@ def to_text(snapshot: Snapshot, limit: int) -> str:
 def read(text: str | None) -> Snapshot | None:
     """The snapshot that Watch.ask returned on another rank; None if it is not complete."""
     try:
-        said = json.loads(text or "")
-        for comm in said["communicators"]:
+        answered = json.loads(text or "")
+        for comm in answered["communicators"]:
             list(map(rank_ranges.from_text, (*_spans(comm), comm["missing"], comm["unresponsive"], comm["dead"])))
             comm["size"] + 0
-        return said if said["still"] in (None, True, False) else None
+        return answered if answered["still"] in (None, True, False) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 

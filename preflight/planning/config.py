@@ -99,7 +99,7 @@ def _seconds(key: str, value: Any) -> float:
     return float(value)
 
 
-def _flat(key: str, value: Any) -> dict[str, Any]:
+def _flat(key: str, value: Any) -> dict[str, object]:
     """{"comm": {"init": {"slow_s": 60}}} and {"comm.init": {"slow_s": 60}} are {"comm.init.slow_s": 60}."""
     if not isinstance(value, dict):
         raise _expected(key, "a table", value)
@@ -132,7 +132,7 @@ def _waivers(key: str, value: Any) -> tuple[Waiver, ...]:
     return tuple(_waiver(f"{key}[{number}]", waiver) for number, waiver in enumerate(value, 1))
 
 
-def _waiver(key: str, waiver: dict[str, Any]) -> Waiver:
+def _waiver(key: str, waiver: dict[str, object]) -> Waiver:
     known = ("code", "node", "until", "reason")
     for name in waiver:
         if name not in known:

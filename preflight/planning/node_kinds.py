@@ -61,14 +61,14 @@ def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
     kinds = data.get("kind")
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
         raise UsageError("it has no kind of node, expected at least one [[kind]]")
-    made = tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
-    keys = [(kind.gpu, kind.instance) for kind in made if not kind.nodes]
+    known = tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
+    keys = [(kind.gpu, kind.instance) for kind in known if not kind.nodes]
     for model, instance in keys:
         if keys.count((model, instance)) > 1:
             what = f"the GPU {model!r}" if model else "no GPU"
             what += f" and the instance type {instance!r}" if instance else ""
             raise UsageError(f"several kinds have {what}, expected only one of them, or node names in each")
-    return made
+    return known
 
 
 def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:

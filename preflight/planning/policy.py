@@ -61,7 +61,7 @@ class Policy:
         about = {"until": last.until, "reason": last.reason}
         return replace(bare, waived=about) if self.today <= last.until else replace(bare, waiver_ended=about)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For the report, so that its facts can be judged again by the same rules."""
         return {"severities": dict(self.severities), "waivers": [asdict(waiver) for waiver in self.waivers]}
 

@@ -135,7 +135,7 @@ class Spec:
     def fresh(self) -> bool:
         return self.plan.fresh is True
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         data = asdict(self)
         data["plan"]["after"] = {id_: kind.value for id_, kind in self.plan.after.items()}
         return data

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-from typing import Any
 
 from preflight.errors import UsageError
 from preflight.sdk import paths
@@ -17,7 +16,7 @@ MOST_PARTS = 64
 _LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_PARTS}}}""")
 
 
-def table(path: str) -> dict[str, Any]:
+def table(path: str) -> dict[str, object]:
     """The contents of a TOML file. Raises UsageError."""
     import tomllib  # not in a run without such a file
 

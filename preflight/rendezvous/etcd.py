@@ -50,7 +50,7 @@ class EtcdNode(RendezvousNode):
         text = f"{reachability.why(reach, request.host, request.port)}, expected etcd at {request.endpoint}"
         yield self.failure(code, text, address=first[0]["address"] if first else "")
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self) -> dict[str, object]:
         """In a child."""
         try:
             asked = {"version": "/version", "keys": "/v2/keys/"}
@@ -71,7 +71,7 @@ class EtcdNode(RendezvousNode):
             return False
         return True
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, path: str) -> dict[str, object]:
         """Raises OSError and HTTPException."""
         request = self.request
         if request.conf.get("protocol") == "https":

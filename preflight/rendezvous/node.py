@@ -66,11 +66,11 @@ class RendezvousNode:
         self.name = node_names.safe(socket.gethostname())
         self.nonce = uuid.uuid4().hex
         self._ephemeral = _listen()
-        self._said, self._said_at = "", 0.0
+        self._waiting_text, self._waiting_at = "", 0.0
         self._store_client: StoreClient | None = None
 
     @property
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, object]:
         return {"name": self.request.host, "port": self.request.port}
 
     def say(self, text: str) -> None:
@@ -79,9 +79,9 @@ class RendezvousNode:
     def say_waiting(self, text: str, end: float) -> None:
         """Repeats a text only now and then: many nodes may share one screen."""
         now = time.monotonic()
-        if text != self._said or now - self._said_at >= AGAIN_SAID_S:
+        if text != self._waiting_text or now - self._waiting_at >= AGAIN_SAID_S:
             self.say(f"{text} (at most {max(0.0, end - now):.0f} s more)")
-            self._said, self._said_at = text, now
+            self._waiting_text, self._waiting_at = text, now
 
     def pause(self, seconds: float) -> None:
         end = self.loop.until(seconds)
@@ -155,7 +155,7 @@ class RendezvousNode:
         seconds = self.loop.ask(lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
-    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:
+    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, object]]]:
         """New entries. Any process may write to torch's store: raises Stopped if it is not what preflight writes."""
         try:
             if log.count() > MOST_ENTRIES * self.request.nnodes:
@@ -197,14 +197,14 @@ def _end_parent(channel: Channel, after_s: float, screen: int, message: str) -> 
 def _listen() -> socket.socket:
     """At a port that the system chooses, as workers do; with IPv4 and IPv6, if the host has both."""
     try:
-        made = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
     except (OSError, ValueError):  # a host without IPv6
-        made = socket.create_server(("", 0), backlog=BACKLOG)
-    made.setblocking(False)
-    return made
+        listener = socket.create_server(("", 0), backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
 
 
-def _about_this_host(request: RendezvousRequest) -> dict[str, Any]:
+def _about_this_host(request: RendezvousRequest) -> dict[str, object]:
     """By torch's own rule, which is not public: `serves` is None if another version has no such function."""
     serves: bool | None = None
     nameless = ""

@@ -132,8 +132,8 @@ class ServerNode(RendezvousNode):
 
     def _new(self, came: StoreLog) -> list[tuple[int, NodeArrival]]:
         """The other nodes' new arrivals. A node with another version of preflight is not recognized: it never joins."""
-        made = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
-        return [(number, arrival) for number, arrival in made if arrival and number != self._place]
+        came_now = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
+        return [(number, arrival) for number, arrival in came_now if arrival and number != self._place]
 
     def _ask_all(self, arrivals: dict[int, NodeArrival], came: StoreLog, waited_s: float) -> Observations:
         """Makes all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:

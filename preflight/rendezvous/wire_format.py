@@ -21,7 +21,7 @@ KINDS = ("", "refused", "filtered", "no_route", "reset")
 def arrival(entry: dict[str, Any]) -> NodeArrival | None:
     """None if no node of this version wrote it."""
     try:
-        made: NodeArrival = {
+        node: NodeArrival = {
             "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
             "name": node_names.safe(_text(entry["name"])), "full_name": _text(entry["full_name"]),
             "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),
@@ -31,7 +31,7 @@ def arrival(entry: dict[str, Any]) -> NodeArrival | None:
         }  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return made
+    return node
 
 
 def place(entry: dict[str, Any]) -> int:
@@ -43,10 +43,10 @@ def place(entry: dict[str, Any]) -> int:
 def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
     """What a node saw of this many targets; None for anything else."""
     try:
-        made = [reach(reached) for reached in entry["reached"]]
+        seen = [reach(reached) for reached in entry["reached"]]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return made if len(made) == of else None
+    return seen if len(seen) == of else None
 
 
 def findings(entry: dict[str, Any]) -> list[Reported]:
@@ -63,7 +63,7 @@ def reach(value: dict[str, Any]) -> Reach:
     }  # fmt: skip
 
 
-def _connection(value: dict[str, Any]) -> Connection:
+def _connection(value: dict[str, object]) -> Connection:
     kind = value["kind"] if value["kind"] in KINDS else "other"
     texts = {name: _text(value[name]) for name in ("address", "source", "error")}
     return {"seconds": float(value["seconds"]), "kind": kind, **texts}  # type: ignore[typeddict-item]  # the other keys

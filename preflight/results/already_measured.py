@@ -68,7 +68,7 @@ def _with_what_is_known(finding: Reported, see: Sequence[str], seen: _Seen, node
     if causes := seen.at(finding, node_of):
         named = words.some(dict.fromkeys(map(_in_words, causes)), MOST)
         return f"This run has found {named}, a possible cause: see to that first. Else: {fix}"
-    if finding.cleared and any(_is_named(its.check, see[:1]) for its in seen.sound):
+    if finding.cleared and any(_is_named(other.check, see[:1]) for other in seen.sound):
         return f"{_sound(seen.sound)} found nothing{_there(finding)}. {finding.cleared}"
     return f"{fix} ({_sound(seen.sound)} found nothing{_there(finding)} in this run.)" if seen.sound else fix
 
@@ -101,7 +101,7 @@ def _there(finding: Reported) -> str:
 
 def _sound(seen: Iterable[Result]) -> str:
     """ "comm.rails (4 links: 1.2 GB/s median, 1.1 GB/s at least) and net.mesh"."""
-    named = [f"{its.check} ({_cut(its.summary)})" if its.summary else its.check for its in seen]
+    named = [f"{result.check} ({_cut(result.summary)})" if result.summary else result.check for result in seen]
     return words.some(named, MOST)
 
 

@@ -4,6 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from preflight.core import rank_ranges, words
@@ -20,6 +21,16 @@ WIDTH = 100
 SHOWN_OF_A_CODE = 3
 """How many findings with one code are shown: a thousand nodes may have the same fault."""
 _WORDS = {"fail": "FAIL", "error": "ERROR", "warn": "WARN", "skip": "SKIP", "pass": "PASS", "info": "INFO"}
+
+
+class Detail(Enum):
+    """How much the screen shows."""
+
+    QUIET = "quiet"
+    """What is no pass, and the verdict."""
+    USUAL = "usual"
+    VERBOSE = "verbose"
+    """All findings of a kind, and all tables."""
 
 
 def header(job: Job, level: str, deadline_s: float) -> str:
@@ -97,11 +108,11 @@ def is_skip(finding: Reported) -> bool:
 
 def fix(finding: Reported) -> str:
     """What the reader does next, followed by the action if it is about a node or the job, not a setting."""
-    told = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
-    return f"{finding.fix}{told}"
+    action = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
+    return f"{finding.fix}{action}"
 
 
-def _papers(finding: Reported) -> dict[str, Any]:
+def _papers(finding: Reported) -> dict[str, object]:
     """UUID and serial number of a GPU that also has an index: for the ticket, below the message."""
     where = finding.where
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
@@ -150,11 +161,15 @@ def culprit(finding: Reported) -> str:
     return ", ".join(parts)
 
 
-def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
+def ending(report: Report, places: list[str], width: int = WIDTH, detail: Detail = Detail.USUAL) -> list[str]:
     """All findings, worst first, then skips, counts, where the report is, and the verdict."""
+    found = sorted(merged(report), key=order)
+    if detail is Detail.QUIET:
+        return [*found_lines([each for each in found if each.severity != "info"], width), "", *places, _verdict(report)]
+    whole = detail is Detail.VERBOSE
     return [
-        *pictures(report, width, screen=True),
-        *found_lines(sorted(merged(report), key=order), width),
+        *pictures(report, width, screen=not whole),
+        *found_lines(found, width, len(found) if whole else SHOWN_OF_A_CODE),
         "",
         *_counts(report, width),
         *places,
@@ -192,17 +207,17 @@ def _drawn(check: CheckEntry, width: int, screen: bool) -> Iterator[str]:
             yield from text_plots.lines(plot, width)
 
 
-def found_lines(found: list[Reported], width: int = WIDTH) -> Iterator[str]:
-    """A few findings of each kind: the screen is for a person, and the report has them all."""
+def found_lines(found: list[Reported], width: int = WIDTH, most: int = SHOWN_OF_A_CODE) -> Iterator[str]:
+    """At most so many findings of each kind: the screen is for a person, and the report has them all."""
     kinds = Counter(_kind(finding) for finding in found)
     shown: Counter[tuple[object, ...]] = Counter()
     for finding in found:
         kind = _kind(finding)
         shown[kind] += 1
-        if shown[kind] <= SHOWN_OF_A_CODE or kinds[kind] == SHOWN_OF_A_CODE + 1:
+        if shown[kind] <= most or kinds[kind] == most + 1:
             yield from ("", *finding_lines(finding, width))
         elif shown[kind] == kinds[kind]:
-            rest = [other for other in found if _kind(other) == kind][SHOWN_OF_A_CODE:]
+            rest = [other for other in found if _kind(other) == kind][most:]
             yield from ("", *indented(f"{len(rest)} more [{finding.code}]: {_culprits(rest)}", width))
 
 
@@ -224,8 +239,8 @@ def sentence(report: Report) -> str:
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
     message = first.message[:500]
-    told = f"{who}: {message}" if who else message
-    return f"preflight: {report.verdict.upper()}: {told} [{first.code}]{more}"
+    sentence = f"{who}: {message}" if who else message
+    return f"preflight: {report.verdict.upper()}: {sentence} [{first.code}]{more}"
 
 
 def order(finding: Reported) -> tuple[bool, int]:
@@ -238,6 +253,8 @@ def _counts(report: Report, width: int) -> list[str]:
     counts = [f"{statuses.count(word)} {word}" for word in STATUSES if word in statuses]
     waived = sum(_waived(check) for check in report.checks)
     counts += [f"{rank_ranges.count(waived, 'finding')} waived"] if waived else []
+    run_itself = next((check.status for check in report.checks if check.check == RUN), "pass")
+    counts += [f"and the run itself: {run_itself}"] if run_itself not in ("pass", "skip") else []
     lines = [f"{rank_ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
     skipped: dict[str, list[str]] = {}
     for check in report.checks:
@@ -252,7 +269,7 @@ def meaning(report: Report) -> str:
     """What the verdict means for the reader."""
     if report.explained and report.verdict in ("fail", "warn"):
         return "why the job failed" if report.verdict == "fail" else "nothing failed, but see the warnings"
-    told = {
+    sentence = {
         "pass": "nothing stands against this job",
         "warn": "it can run; see the warnings",
         "fail": "do not start this job",
@@ -260,12 +277,12 @@ def meaning(report: Report) -> str:
     }[report.verdict]
     skipped = sum(check.status == "skip" for check in report.checks)
     if skipped == len(report.checks) and report.verdict == "error":
-        told = "nothing was measured"
+        sentence = "nothing was measured"
     elif skipped and report.verdict in ("pass", "warn"):
-        told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
+        sentence += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
     if report.exit_code != EXIT_CODES[report.verdict]:
-        told += "; a failure by --strict"
-    return told
+        sentence += "; a failure by --strict"
+    return sentence
 
 
 def _verdict(report: Report) -> str:

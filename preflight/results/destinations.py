@@ -44,11 +44,11 @@ class Output:
         text = f"a fault of preflight itself; please report it:\n{traceback.format_exc()}"
         _print(2, f"preflight: {for_terminal(text)}\n")
 
-    def print_json(self, made: Report, book: FactsStore) -> str:
+    def print_json(self, report: Report, book: FactsStore) -> str:
         """Prints the report for `--json -`. Returns why it could not be written, or ""."""
         if self.json_path != "-":
             return ""
-        return _print(1, report_files.as_text(report_files.with_facts(made, book) if self.with_facts else made))
+        return _print(1, report_files.as_text(report_files.with_facts(report, book) if self.with_facts else report))
 
     def refusal(self, before: float) -> str:
         """Called before the run, in a child: why the report cannot be written, or "". See report_files.prepare."""
@@ -73,29 +73,29 @@ class Output:
             return self.json_path
         return os.path.join(os.path.dirname(self.json_path), name)
 
-    def write(self, made: Report, book: FactsStore, name: str) -> dict[str, Any]:
+    def write(self, report: Report, book: FactsStore, name: str) -> dict[str, Any]:
         """Runs in a child. Returns {"failed": why, or ""}."""
         try:
             if self.json_path and self.json_path != "-":
-                self._write_json(made, book, name)
+                self._write_json(report, book, name)
             if self.folder and name == "report.json":
                 from preflight.results import formats  # not at the start of every command
 
-                report_files.write_folder(self.folder, made, book, formats.TEXTS)
+                report_files.write_folder(self.folder, report, book, formats.TEXTS)
             elif self.folder:
                 os.makedirs(self.folder, exist_ok=True)
-                report_files.write(os.path.join(self.folder, name), report_files.as_text(made))
+                report_files.write(os.path.join(self.folder, name), report_files.as_text(report))
         except OSError as error:
             return {"failed": str(error)}
         return {"failed": ""}
 
-    def _write_json(self, made: Report, book: FactsStore, name: str) -> None:
+    def _write_json(self, report: Report, book: FactsStore, name: str) -> None:
         if self.with_facts:
-            made = report_files.with_facts(made, book)
+            report = report_files.with_facts(report, book)
         target = self._json_target(name) or ""
-        report_files.write(target, report_files.as_text(made))
+        report_files.write(target, report_files.as_text(report))
         if name == "report.json" and book.checks():
-            report_files.write_facts(report_files.facts_path(target), made, book)
+            report_files.write_facts(report_files.facts_path(target), report, book)
 
 
 def for_terminal(text: str) -> str:

@@ -146,7 +146,7 @@ class Fields:
         return self.member(name, any_object)
 
 
-def any_object(value: object, place: str) -> dict[str, Any]:
+def any_object(value: object, place: str) -> dict[str, object]:
     """The object; refuses one that is nested more deeply than DEEPEST."""
     found = typed(value, dict, place)
     level: list[Any] = [found]

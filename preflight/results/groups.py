@@ -50,7 +50,7 @@ def _of_a_kind(
     named = {id(finding) for of_group in members for finding in of_group}
     rest = [([finding], finding) for finding in findings if id(finding) not in named]
     alone = not left and len(chosen) == 1
-    return [(of, _of_group(of, *its, alone, job)) for of, its in zip(members, chosen, strict=True)] + rest
+    return [(of, _of_group(of, *group, alone, job)) for of, group in zip(members, chosen, strict=True)] + rest
 
 
 def _chosen(nodes: set[str], groups: Sequence[Group]) -> list[tuple[Group, list[str]]]:
@@ -76,13 +76,13 @@ def _who(group: Group, having: Sequence[str]) -> str:
 def _of_group(findings: Sequence[Reported], group: Group, having: Sequence[str], alone: bool, job: Job) -> Reported:
     """`having`: its nodes that have it. `alone`: no other node has it."""
     first = findings[0]
-    told = f"{_who(group, having)}{', and no other,' * alone} have this"
+    sentence = f"{_who(group, having)}{', and no other,' * alone} have this"
     common = {key: value for key, value in first.where.items() if all(it.where.get(key) == value for it in findings)}
     inside = {rank for node in job.nodes if node.node in having for rank in node.ranks}
     noticed = {rank for it in findings for rank in rank_ranges.from_text(it.noticed_by)} - inside
     return replace(
         first,
-        message=f"{told}; on {first.where['node']}: {first.message}",
+        message=f"{sentence}; on {first.where['node']}: {first.message}",
         where={"group": group.name, **{key: value for key, value in common.items() if key not in OF_A_NODE}},
         noticed_by=rank_ranges.to_text(noticed),
         fix=f"Look first for what the nodes of {group.name} share. {first.fix}",

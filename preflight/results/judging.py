@@ -104,7 +104,7 @@ def call_judge(
 
 
 def baseline(book: FactsStore) -> list[list[Any]]:
-    """The figures of the run of `--baseline REPORT`, as in the `figures` of an entry of the history."""
+    """The figures of the run of `--baseline REPORT`, as JSON (history/run_entry.py)."""
     stored: list[list[Any]] = book.of(BASELINE)[0]["figures"] if BASELINE in book.checks() else []
     return stored
 
@@ -122,14 +122,14 @@ def result_of(
 ) -> Result:
     """The result with the findings of the engine and of the check's judge(). `answer`: what `call_judge` returned, in
     this process or another."""
-    told = answer.value_or({})
+    returned = answer.value_or({})
     found = blame.findings(spec.id, spec.plan.scope, outcomes, job)
     if isinstance(answer, Failure):
         found.append(_failure(spec.source, str(answer.kind), answer.text, answer.stack))
-    elif "error" in told:
-        found.append(_failure(spec.source, "raised", f"raised {told['error']}", told["stack"]))
+    elif "error" in returned:
+        found.append(_failure(spec.source, "raised", f"raised {returned['error']}", returned["stack"]))
     else:
-        own = [Reported.from_json(finding) for finding in told["findings"]]
+        own = [Reported.from_json(finding) for finding in returned["findings"]]
         found = blame.with_judged(found, own, judges_failures=spec.plan.judges_failures)
     return Result(
         spec.id,
@@ -137,12 +137,12 @@ def result_of(
         spec.plan.facts_version,
         policy.applied(found, job),
         outcomes,
-        told.get("summary", ""),
+        returned.get("summary", ""),
         skipped=_skip_reason(outcomes),
-        picture=told.get("picture", []),
-        plots=told.get("plots", []),
-        aside=told.get("aside", False),
-        groups=tuple(Group(group["name"], tuple(group["nodes"])) for group in told.get("groups", ())),
+        picture=returned.get("picture", []),
+        plots=returned.get("plots", []),
+        aside=returned.get("aside", False),
+        groups=tuple(Group(group["name"], tuple(group["nodes"])) for group in returned.get("groups", ())),
     )
 
 
@@ -199,14 +199,14 @@ def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, A
     return found
 
 
-def _checked(check: Check, finding: object, judged: object) -> dict[str, Any]:
+def _checked(check: Check, finding: object, judged: object) -> dict[str, object]:
     try:
         return as_json(check, finding)
     except (errors.BrokenCheck, TypeError, ValueError) as error:
         raise _AtYield(_yielded_at(judged, registry.own_path(check.source))) from error
 
 
-def as_json(check: Check, finding: object) -> dict[str, Any]:
+def as_json(check: Check, finding: object) -> dict[str, object]:
     """As the report holds it. Raises BrokenCheck for what is no finding of this check."""
     if not isinstance(finding, Finding):
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
@@ -244,7 +244,7 @@ def _culprit(key: str, value: object) -> int | str:
     return value if isinstance(value, int) else value[:TEXT_LIMIT]
 
 
-def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
+def _evidence(evidence: dict[str, object]) -> dict[str, object]:
     size = len(json.dumps(evidence, allow_nan=False))
     return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
 
@@ -257,25 +257,25 @@ def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[
         return []
     try:
         with _ended_after(EXTRA * deadline_s(len(facts))):
-            told = function(facts, run)
-            return [str(told)] if name == "summarize" else list(map(str, itertools.islice(told, PICTURE_LINES)))
+            text = function(facts, run)
+            return [str(text)] if name == "summarize" else list(map(str, itertools.islice(text, PICTURE_LINES)))
     except Exception as error:
         return [f"{name}() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"]
 
 
-def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
+def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, object]]:
     """What plot() yields, as JSON; if it raises, its error in a table."""
     function = getattr(check.module, "plot", None)
     if function is None or not facts:
         return []
     try:
         with _ended_after(EXTRA * deadline_s(len(facts))):
-            made = [plot.to_json() for plot in itertools.islice(function(facts, run), MOST_PLOTS)]
-        text = json.dumps(made, allow_nan=False)
+            plotted = [plot.to_json() for plot in itertools.islice(function(facts, run), MOST_PLOTS)]
+        text = json.dumps(plotted, allow_nan=False)
         if len(text) > PLOTS_LIMIT:
             raise errors.BrokenCheck(f"its plots take {len(text):,} bytes, expected at most {PLOTS_LIMIT:,}")
         _refuse_undrawable(json.loads(text))
-        return made
+        return plotted
     except Exception as error:
         why = f"plot() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"
         return [plots.Table(why, (), ()).to_json()]

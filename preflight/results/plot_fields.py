@@ -7,7 +7,7 @@ from preflight.results import fields
 from preflight.results.fields import Fields, refuse
 
 
-def plot(value: object, place: str) -> dict[str, Any]:
+def plot(value: object, place: str) -> dict[str, object]:
     """The plot as it is. Raises MalformedReport if it cannot be drawn."""
     data = Fields(value, place)
     data.text("title")

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from preflight.core import rank_ranges
 from preflight.core.job import Job
 from preflight.results import console
+from preflight.results.console import Detail
 from preflight.results.report import CheckEntry
 from preflight.results.result import Result
 
@@ -21,6 +22,8 @@ BAR_S, BAR_WIDTH = 2.0, 24
 """A check with at least this estimate has a progress bar, of this many columns."""
 WIDEST = 120
 """Columns of wrapped text: longer lines are hard to read."""
+LONG_S = 15.0
+"""Seconds after which a log hears that a check still runs, again and again."""
 _NOWHERE = Job("local", 1, "gloo", ())
 
 
@@ -31,6 +34,9 @@ class Plain:
         """`width`: the terminal's columns, to which check lines are cut; None if there is no terminal."""
         self._write = write
         self._width = width
+        self._running: tuple[str, float, float] | None = None
+        """The check that runs, when it began, and what it takes on a sound machine."""
+        self._said_at = 0.0
 
     def say(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -45,16 +51,26 @@ class Plain:
 
     def running(self, check: str, estimate_s: float) -> None:
         """A check begins that takes about `estimate_s` on a sound machine."""
+        self._said_at = time.monotonic()
+        self._running = (check, self._said_at, estimate_s)
 
     def ended(self, result: Result) -> None:
         """A check has its result, or one that replaces an earlier one."""
+        self._running = None
         self.say([console.check_line(result.entry(_NOWHERE), self._width)])
 
-    def left_out(self, check: str) -> None:
+    def left_out(self, check: str) -> None:  # noqa: ARG002 -- for Live
         """A check that turned out to apply to no rank."""
+        self._running = None
 
     def turn(self) -> None:
-        """Called from the supervisor's loop: redraws what moves."""
+        """Called from the supervisor's loop: says what still runs, or redraws what moves."""
+        now = time.monotonic()
+        if self._running and now - self._said_at >= LONG_S:
+            check, since, estimate_s = self._running
+            self._said_at = now
+            expected = f", expected about {estimate_s:.0f} s" if estimate_s >= BAR_S else ""
+            self.say([console.status_line("RUN", check, now - since, f"is still running{expected}", self._width)])
 
     def close(self) -> None:
         """Stops redrawing: findings and verdict follow."""
@@ -71,7 +87,6 @@ class Live(Plain):
         super().__init__(write, width)
         self._plan: list[str] = []
         self._results: dict[str, CheckEntry] = {}
-        self._running: tuple[str, float, float] | None = None
         self._drawn_at = 0.0
         from rich.console import Console
         from rich.live import Live as RichLive
@@ -208,8 +223,23 @@ class _File(io.TextIOBase):
         return True
 
 
-def choose(write: Callable[[str], None], width: int | None, environ: Mapping[str, str]) -> Plain:
-    """`Live` on a terminal that can redraw (`width`: its columns), else `Plain`."""
+class Quiet(Plain):
+    """Says nothing of a check that passes, or that still runs."""
+
+    def ended(self, result: Result) -> None:
+        if result.entry(_NOWHERE).status != "pass":
+            super().ended(result)
+
+    def turn(self) -> None:
+        pass
+
+
+def choose(
+    write: Callable[[str], None], width: int | None, environ: Mapping[str, str], detail: Detail = Detail.USUAL
+) -> Plain:
+    """`Live` on a terminal that can redraw (`width`: its columns), else `Plain`; `Quiet` where the user wants that."""
+    if detail is Detail.QUIET:
+        return Quiet(write, width)
     is_plain = width is None or environ.get("NO_COLOR") or environ.get("CI") or environ.get("TERM", "dumb") == "dumb"
     return Plain(write, width) if is_plain else Live(write)
 

@@ -1,7 +1,6 @@
 """The records of other rooms, as a saved report holds them: the job, findings, outcomes, the policy."""
 
 import re
-from typing import Any
 
 from preflight.check import WHERE_KEYS
 from preflight.core import renamed_codes
@@ -73,7 +72,7 @@ def finding(data: Fields) -> Reported:
     )
 
 
-def _where(data: Fields) -> dict[str, Any]:
+def _where(data: Fields) -> dict[str, object]:
     for name, value in data.data.items():
         if name not in _CULPRITS:
             refuse(name, f"a name in {data.place}", f"one of {', '.join(_CULPRITS)}")
@@ -118,7 +117,7 @@ def outcome(data: Fields) -> Outcome:
     )
 
 
-def _collective(data: Fields) -> dict[str, Any]:
+def _collective(data: Fields) -> dict[str, object]:
     for name in ("operation", "shape"):
         data.text(name)
     data.integer("number", 0)
@@ -126,7 +125,7 @@ def _collective(data: Fields) -> dict[str, Any]:
     return data.data
 
 
-def _recorded(data: Fields) -> dict[str, Any]:
+def _recorded(data: Fields) -> dict[str, object]:
     """The last collectives of one process group (hangs/collective_recorder.py)."""
     data.ranks_text("ranks")
     data.integer("entered")

@@ -48,7 +48,7 @@ class OutcomeEntry:
     outcome: Outcome
     """With the longest of their seconds, and the stack and logs of the first."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         kept = {name: value for name, value in vars(self.outcome).items() if name not in _NOT_OF_AN_OUTCOME}
         return {**kept, "ranks": self.ranks, "node": self.node}
 

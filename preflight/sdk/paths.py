@@ -36,7 +36,7 @@ def ask(named: str, look: Callable[[], T], within_s: float = ANSWER_S) -> T:
     return found
 
 
-def _outcome(look: Callable[[], Any]) -> dict[str, Any]:
+def _outcome(look: Callable[[], Any]) -> dict[str, object]:
     try:
         return {"found": look()}
     except UsageError as error:

@@ -36,7 +36,7 @@ class UserError(Exception):
         super().__init__(sentence)
         self.text, self.file, self.line = sentence, file, line
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Facts: `file` (text or None), `line` (a number or None) and `text`."""
         return {"file": self.file, "line": self.line, "text": self.text}
 
@@ -100,6 +100,11 @@ class UserCode:
             if result is None and not may_be_none:
                 _refuse(function, f"{self.function}() returns None: is a return missing?")
         return result
+
+    def imported(self) -> None:
+        """Imports its module, which may take as long as many ranks need that read one file system. Raises UserError."""
+        with _Blame(self, always=True):
+            self._import()
 
     def named(self) -> Any:
         """The named object itself, without calling it. Raises UserError."""

@@ -32,7 +32,7 @@ class Sinks:
         return ", ".join([*(option for option, value in given if value), *["--syslog"] * self.syslog])
 
 
-def add_to(run: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
+def add_to(run: argparse._ActionsContainer, named: Callable[[str], str]) -> None:
     """The options of a run."""
     run.add_argument("--history", type=named, metavar="FILE", help="keep what this run found, for preflight history")
     run.add_argument("--keep", type=days, metavar="DAYS", help="drop older runs from --history (365d)")

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.history import archive
 from preflight.history.entry import concluded, entry
+from preflight.history.run_entry import RunEntry
 from preflight.planning.registry import Source
 from preflight.results.report import Report
 from preflight.sdk import system_call
@@ -36,10 +36,9 @@ def deliver(
     if sinks.post:
         work[f"--post {shown(sinks.post)}"] = partial(post.send, sinks.post, sinks.post_token, report, end)
     started = _started(work)  # while the entry is made
-    kept: dict[str, Any] = {}
-    if sinks.history or sinks.textfile:
-        kept = concluded(json.loads(early), report) if early else entry(report, book, sources)
     work = {}
+    if sinks.history or sinks.textfile:
+        kept = concluded(RunEntry.from_json(json.loads(early)), report) if early else entry(report, book, sources)
     if sinks.history:
         work[f"--history {sinks.history}"] = partial(archive.write, sinks.history, kept, sinks.keep_days)
     if sinks.textfile:

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.history import rows
+from preflight.history.run_entry import RunEntry
 from preflight.results import report_files
 from preflight.results.report import Report
 from preflight.results.report_nodes import blamed_nodes
@@ -27,12 +27,12 @@ HELP = {
 Series = tuple[str, dict[str, str], float]
 
 
-def write(folder: str, report: Report, entry: Mapping[str, Any]) -> None:
+def write(folder: str, report: Report, entry: RunEntry) -> None:
     """Raises OSError. `entry`: the same run's entry in the history."""
     report_files.write(os.path.join(folder, NAME), text(report, entry))
 
 
-def text(report: Report, entry: Mapping[str, Any]) -> str:
+def text(report: Report, entry: RunEntry) -> str:
     found: dict[str, list[str]] = {name: [] for name in HELP}
     for name, labels, value in _series(report, entry):
         found[name].append(line(name, labels, value))
@@ -52,7 +52,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _series(report: Report, entry: Mapping[str, Any]) -> Iterator[Series]:
+def _series(report: Report, entry: RunEntry) -> Iterator[Series]:
     yield from sorted(_statuses(report), key=lambda series: -series[2])
     yield from _findings(report)
     yield from _figures(report, entry)
@@ -100,14 +100,18 @@ def _labels(finding: Reported, node: str) -> dict[str, str]:
     return {"code": finding.code, "node": node, "gpu": str(gpu), "severity": finding.severity}
 
 
-def _figures(report: Report, entry: Mapping[str, Any]) -> Iterator[Series]:
+def _figures(report: Report, entry: RunEntry) -> Iterator[Series]:
     size = {"nranks": str(report.job.world_size), "n_nodes": str(len(report.job.nodes))}
-    for check, name, unit, figure in entry["figures"]:
-        if "message_size" in figure["labels"]:
-            collective = {"collective": check.rpartition(".")[2]}
-            yield "preflight_busbw_gbs", {**collective, **figure["labels"], **size}, figure["value"]
+    for figure in entry.figures:
+        if "message_size" in figure.labels:
+            collective = {"collective": figure.check.rpartition(".")[2]}
+            yield "preflight_busbw_gbs", {**collective, **figure.labels, **size}, figure.value
             continue
-        for place, value in (figure["units"] or {"": figure["value"]}).items():
-            gpu = {"gpu": place} if place in entry["places"] else {}
-            node = entry["places"].get(place, place)
-            yield "preflight_figure", {"check": check, "figure": name, "unit": unit, "node": node, **gpu}, value
+        for place, value in (figure.units or {"": figure.value}).items():
+            gpu = {"gpu": place} if place in entry.places else {}
+            node = entry.places.get(place, place)
+            yield (
+                "preflight_figure",
+                {"check": figure.check, "figure": figure.name, "unit": figure.measure, "node": node, **gpu},
+                value,
+            )

@@ -81,11 +81,13 @@ def test_one_drawing_for_each_kind_of_node() -> None:
     facts, links = made_topology.wired(8, 8)
     both = tuple(Node(name, n, tuple(its)) for n, (name, its) in enumerate(made_gpus.on_nodes(8, 8).items()))
     of = {"gpu.inventory": made_gpus.inventory(8, 8), "gpu.nvlink": links}
-    [wiring] = drawn(topology, facts, Job("torchrun", 16, "nccl", both), **of)
+    table, wiring = drawn(topology, facts, Job("torchrun", 16, "nccl", both), **of)
+    assert table["title"].startswith("node-0 and 1 other like it: ") and table["screen"] == "always"
     assert wiring["nodes"] == ["node-0", "node-1"] and len(wiring["devices"]) > 8 and wiring["odd"] == []
     made_topology.no_p2p(facts, links)
     kinds = drawn(topology, facts, Job("torchrun", 16, "nccl", both), **of)
-    assert [(kind["nodes"], len(kind["odd"])) for kind in kinds] == [(["node-0"], 0), (["node-1"], 1)]
+    wirings = [kind for kind in kinds if kind["kind"] == "wiring"]
+    assert [(kind["nodes"], len(kind["odd"])) for kind in wirings] == [(["node-0"], 0), (["node-1"], 1)]
 
 
 def test_a_drifting_variant_leaves_the_spread() -> None:

@@ -1,13 +1,14 @@
 """Who waits for whom at the end of a run."""
 
 import time
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from preflight.core.job import Job, Node
 from preflight.engine import shutdown
 from preflight.engine.event_loop import EventLoop
+from preflight.engine.verdict import RunVerdict
 
 
 class Store:
@@ -37,9 +38,9 @@ class Store:
         return self.logs[log] > int(number)
 
 
-def verdict(strangers: int) -> dict[str, Any]:
+def verdict(strangers: int) -> RunVerdict:
     job = Job("env", 3, "gloo", (Node("a", 0, (0,)), Node("b", 1, (1, 2))))
-    return {"run": "r", "attempt": "n", "job": job.to_json(), "living": [0, 1, 2], "strangers": strangers}
+    return RunVerdict("r", "n", job, [0, 1, 2], strangers, 0, "preflight: PASS", ["preflight"], "")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from tests.faults.row import Fault, elsewhere
+from tests.faults.row import Fault, elsewhere, in_check
 from tests.running import PLUGINS, ROOT
 
 
@@ -21,7 +21,12 @@ def _one(deed: str, story: str, check: str, noticed_by: str = "", says: str = ""
     return elsewhere(f"comm_{deed}", story, f"on rank 1: `sick_comm.{deed}`", finds, **details)
 
 
-ALL: tuple[Fault, ...] = ()
+ALL: tuple[Fault, ...] = (
+    in_check("comm_core_shared", "Six other processes share the core of one rank.",
+             "on rank 1: `sick_comm.core_shared`", "warn comm.all_reduce.late_rank", only="comm.all_reduce", world=2,
+             noticed_by="0", environ_of={0: sick("core_of_its_own"), 1: sick("core_shared")}, more=True,
+             settings={"comm.all_reduce.max_mib": "1"}, says="for a CPU core that other processes use", deadline_s=120),
+)  # fmt: skip
 TOGETHER: tuple[tuple[Fault, ...], ...] = (
     (
         _one("scatter_of_next", "A rank gets the part of a sum meant for another.", "reduce_scatter",

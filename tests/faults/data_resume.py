@@ -35,6 +35,8 @@ ALL: tuple[Fault, ...] = (
 ELSEWHERE: tuple[Fault, ...] = (
     _row("order_changed", "A resumed sampler does not restore its permutation.", "fail data.resume.order_changed",
          "continues in a different order, from sample "),
+    _row("buffer_lost", "A packing stream does not save what is left over.", "fail data.resume.order_changed",
+         "expected the batches that come next"),
     _row("left_out", "A sampler counts what DataLoader workers have asked for, and the loop has not received.",
          "fail data.resume.skipped_batches", "skips the next "),
     _row("repeated", "A batch is counted when the next one is asked for.", "fail data.resume.repeated",

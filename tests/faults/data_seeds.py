@@ -11,7 +11,8 @@ GIVEN = {f"data.{check}.data": LOADER for check in ("sampler", "seeds")}
 
 ALL: tuple[Fault, ...] = (
     in_check("data_ranks_repeat", "All ranks' DataLoader workers draw the same random numbers.", f"`--data {LOADER}`",
-             "warn data.seeds.ranks_repeat", only="data.seeds", world=2, culprit={}, settings=GIVEN),
+             "warn data.seeds.ranks_repeat", only="data.seeds", world=2, culprit={}, settings=GIVEN,
+             more=True),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 

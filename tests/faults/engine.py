@@ -240,7 +240,7 @@ ELSEWHERE = (
     elsewhere("master_elsewhere", "MASTER_ADDR names another node than rank 0's.", "MASTER_ADDR=host-b", RENDEZVOUS,
               culprit={"variable": "MASTER_ADDR"}, says="is not an address of host-a, where rank 0 is"),
     elsewhere("master_is_nobody", "MASTER_ADDR is an address of no host.", "MASTER_ADDR=10.77.0.99", RENDEZVOUS,
-              culprit={"variable": "MASTER_ADDR"}),
+              culprit={"variable": "MASTER_ADDR"}, more=True),
     elsewhere("master_is_loopback", "MASTER_ADDR is each node itself.", "MASTER_ADDR=localhost", RENDEZVOUS,
               culprit={"variable": "MASTER_ADDR"}, more=True),
     elsewhere("master_malformed", "MASTER_ADDR cannot be a host.", "MASTER_ADDR=a..b", "fail preflight.run.launch",

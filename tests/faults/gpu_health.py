@@ -119,17 +119,35 @@ IN_USE = (
                  culprit={"gpu": 0}, says="processes cannot be listed here"),
 )  # fmt: skip
 
+_BUSY = {"gpu.1.utilization.gpu": 100, "gpu.1.memory.used": 624 * 2**20, "gpu.1.clock.sm": 2520, "gpu.1.pstate": 0}
+SPINNING = (
+    *on_machines(("consumer",), "spins", "A GPU works for nobody: what hung has left it at 100 %.",
+                 "utilization and 624 MiB without a process", _BUSY, f"warn {_H}.spins", culprit={"gpu": 1},
+                 says="at work in two looks, 100 and 100 %, and no process is listed; 624 MiB of its memory are in "
+                 "use, its SM clock is 2,520 of 3,120 MHz, nothing goes over PCIe"),
+    *on_machines(("h100_nvswitch",), "spins", "A GPU works, and processes cannot be listed.", "its utilization",
+                 {"gpu.4.utilization.gpu": 97, "gpu.4.processes.compute": "!4"}, f"warn {_H}.spins", culprit={"gpu": 4},
+                 says="97 and 97 %, and processes cannot be listed here"),
+    *on_machines(("consumer",), "browser", "A browser draws on the card that has the screen.", "700 MiB, type G",
+                 {"gpu.0.processes.graphics": f"{_NO_SUCH_PID}:{700 * 2**20}", "gpu.0.memory.used": 700 * 2**20,
+                  "gpu.0.utilization.gpu": 60}, culprit={}),
+    *on_machines(("consumer",), "drawing", "A program that draws holds much of the card.", "3 GiB, type G",
+                 {"gpu.0.processes.graphics": f"{_NO_SUCH_PID}:{3 * 2**30}", "gpu.0.memory.used": 3 * 2**30},
+                 _PROCESS, culprit={"gpu": 0}, says="3 GiB); expected no process"),
+)  # fmt: skip
+
 TWO = (
     *on_machines(("h100_nvswitch",), "ecc_and_hot", "A GPU had uncorrectable errors, and another is hot.", "as above",
                  {"gpu.1.ecc.volatile.uncorrected": 1, "gpu.6.temperature.margin": -1}, _FAILED, f"warn {_H}.hot",
                  culprit={"gpu": 6}, says="-1 degrees left"),
     *on_machines(("a100_nvswitch",), "brake_and_process", "A GPU is in use and slowed down by a power brake.",
                  "as above", {"gpu.2.reasons": 0x80, "gpu.2.processes.mps": f"{_NO_SUCH_PID}:-"},
-                 f"warn {_H}.throttled", _PROCESS, culprit={"gpu": 2}, says="HW Power Brake"),
+                 f"warn {_H}.throttled", _PROCESS, variant=True, culprit={"gpu": 2}, says="HW Power Brake"),
     *on_machines(("b200_nvswitch",), "hang_and_ecc", "A GPU hangs, and another had uncorrectable errors.",
                  "the counters are never told", {
                      "gpu.1.hang": "nvmlDeviceGetTotalEccErrors", "gpu.5.ecc.volatile.uncorrected": 1,
-                 }, _FAILED, f"fail {_H}.no_answer", culprit={"gpu": 5}, says="nvmlDeviceGetTotalEccErrors: no answer"),
+                 }, _FAILED, f"fail {_H}.no_answer", variant=True, culprit={"gpu": 5},
+                 says="nvmlDeviceGetTotalEccErrors: no answer"),
 )  # fmt: skip
 
 ANSWERS = (
@@ -140,5 +158,5 @@ ANSWERS = (
                  culprit={"gpu": 3}, says="GPU 3 answers with errors: nvmlDeviceGetTotalEccErrors: Unknown Error"),
 )  # fmt: skip
 
-ALL: tuple[GpuFault, ...] = (*ANSWERS, *MEMORY, *HEAT, *SETTINGS, *IN_USE, *TWO)
+ALL: tuple[GpuFault, ...] = (*ANSWERS, *MEMORY, *HEAT, *SETTINGS, *IN_USE, *SPINNING, *TWO)
 ELSEWHERE: tuple[Fault, ...] = ()

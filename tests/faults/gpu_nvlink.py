@@ -32,7 +32,8 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("v100_cube_mesh",), "nvlink_two_pairs", "NVLinks between two pairs of GPUs are down.",
                  "those of GPUs 0 and 1, and one of the two of GPUs 5 and 6",
                  {"gpu.0.link.0.state": 0, "gpu.1.link.0.state": 0, "gpu.5.link.3.state": 0, "gpu.6.link.2.state": 0},
-                 _INACTIVE, culprit={"gpu": 5, "link": 3, "peer_gpu": 6}, says="NVLink 0 between GPU 0 and GPU 1"),
+                 _INACTIVE, variant=True, culprit={"gpu": 5, "link": 3, "peer_gpu": 6},
+                 says="NVLink 0 between GPU 0 and GPU 1"),
     *on_machines(("h100_nvl",), "nvlink_bridge", "A bridge of two PCIe cards lacks a link.", "link 4 of GPUs 2 and 3",
                  {"gpu.2.link.4.state": 0, "gpu.3.link.4.state": 0}, f"warn {_N}.inactive",
                  culprit={"gpu": 2, "link": 4, "peer_gpu": 3}, says="11 of GPU 2 are up, expected 12 as this card has"),
@@ -56,7 +57,7 @@ ALL: tuple[GpuFault, ...] = (
                  says="3 recovery on NVLink 4; expected about as few as on the node's other links"),
     *on_machines(("v100_cube_mesh",), "nvlink_recovery", "An NVLink between two GPUs has trained anew.",
                  "a recovery at both ends", {"gpu.0.link.0.error.recovery": 1, "gpu.1.link.0.error.recovery": 1},
-                 f"warn {_N}.errors", culprit={"gpu": 1, "link": 0}, says="1 recovery on NVLink 0"),
+                 f"warn {_N}.errors", variant=True, culprit={"gpu": 1, "link": 0}, says="1 recovery on NVLink 0"),
     *on_machines(("b200_nvswitch",), "nvlink_errors", "An NVLink 5 does not receive right, and one is down.",
                  "70,000 receive errors; link 3 of GPU 0",
                  {"gpu.4.field.208.2": "ull 70000", "gpu.0.link.3.state": 0}, f"warn {_N}.errors", _INACTIVE,
@@ -82,7 +83,7 @@ ALL: tuple[GpuFault, ...] = (
                  _each({"links": None}, 4), f"info {_N}.no_bridge", culprit={},
                  says="no NVLink is up between 4 x NVIDIA H100 NVL, expected 12"),
     *on_machines(("h100_nvswitch",), "lost_in_nvlink", "A GPU is lost when its links are read.", "the state says so",
-                 {"gpu.2.link.0.state": "!15"}, f"fail {_N}.no_answer", culprit={"gpu": 2},
+                 {"gpu.2.link.0.state": "!15"}, f"fail {_N}.no_answer", variant=True, culprit={"gpu": 2},
                  says="nvmlDeviceGetNvLinkState: GPU is lost"),
 )  # fmt: skip
 ELSEWHERE: tuple[Fault, ...] = (

@@ -64,14 +64,16 @@ def on_machines(
     *finds: str,
     culprit: Mapping[str, object],
     says: str = "",
+    variant: bool = False,
     **more: object,
 ) -> Iterator[GpuFault]:
-    """The same fault on each of the machines: on the first one in `make test`."""
+    """The same fault on each of the machines: on the first one in `make test`, unless it is a `variant` of another
+    row."""
     exit_code = 1 if any(find.startswith("fail") for find in finds) else 0
     for number, machine in enumerate(machines):
         yield GpuFault(
             f"{name}_{machine}", f"{story} ({machine})", made, finds, dict(culprit), says=says, exit_code=exit_code,
             world=1, plugins=(), after=None, only=("gpu",), machine=machine, changes=changes,
-            more=number > 0,
+            more=variant or number > 0,
             **more,  # type: ignore[arg-type]
         )  # fmt: skip

@@ -42,7 +42,8 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("h100_nvl",), "p2p_off", "P2P is turned off.", "the driver says that its registry forbids it",
                  {key: value for first in range(4) for second in range(first)
                   for key, value in p2p(first, second, read=4, write=4, nvlink=4).items()},
-                 f"{_T}.no_p2p", culprit={"gpu": 2, "peer_gpu": 3}, says="the driver's registry turns it off"),
+                 f"{_T}.no_p2p", variant=True, culprit={"gpu": 2, "peer_gpu": 3},
+                 says="the driver's registry turns it off"),
     *on_machines(("pcie_two_sockets",), "p2p_pcie", "Two cards do not reach each other over PCIe.",
                  "the driver says that the chipset forbids it", p2p(0, 2, read=1, write=1), f"{_T}.no_p2p",
                  culprit={"gpu": 0, "peer_gpu": 2}, says="expected it as between 3 of 4 pairs that are SYS apart"),
@@ -79,10 +80,48 @@ ALL: tuple[GpuFault, ...] = (
                  files={"/sys/class/infiniband/mlx5_6": None}),
     *on_machines(("a100_nvswitch",), "lost_at_its_place", "A GPU is lost when its CPUs are asked for; two others do "
                  "not reach each other.", "the call says so", {"gpu.6.affinity.cpus": "!15", **p2p(1, 2, **_NONE)},
-                 "fail gpu.topology.no_answer", f"{_T}.no_p2p", culprit={"gpu": 6}, says="GPU 6 at 0000:"),
+                 "fail gpu.topology.no_answer", f"{_T}.no_p2p", variant=True, culprit={"gpu": 6},
+                 says="GPU 6 at 0000:"),
 )  # fmt: skip
 
+_TRANSLATED = {f"/sys/bus/pci/devices/0000:{bus}:00.0/iommu_group/type": "DMA-FQ\n" for bus in ("01", "21", "41", "61")}
+_PATCHED = {f"/sys/bus/pci/devices/0000:{bus}:00.0/iommu_group/type": "DMA-FQ\n" for bus in ("03", "04")}
+
+_SWITCH = ("00:01.1", "01:00.0", "02:00.0", "02:01.0")
+
+
+def _config(port: int, control: int) -> str:
+    """The configuration space of a PCIe port, with ACS as its first extended capability; no byte is above 127."""
+    space = bytearray(4096)
+    space[0x34], space[0x40], space[0x42] = 0x40, 0x10, port << 4 | 2
+    space[0x100], space[0x102], space[0x106] = 0x0D, 0x01, control
+    return space.decode("ascii")
+
+
+_REDIRECTS = _config(port=6, control=0x1D)
+
+DISPLAY: tuple[GpuFault, ...] = (
+    *on_machines(("rtx_pro_6000",), "p2p_translated", "Four cards with a display reach each other through an IOMMU.",
+                 "sysfs says so", {}, f"{_T}.iommu", culprit={}, files=_TRANSLATED,
+                 says="grants P2P between GPU0 and GPU1 and 5 other pairs, and an IOMMU translates for them"),
+    *on_machines(("rtx4090_patched",), "p2p_translated", "Modified kernel modules grant P2P through an IOMMU.",
+                 "sysfs says so", {}, f"{_T}.iommu", culprit={}, files=_PATCHED, says="P2P between GPU0 and GPU1, and"),
+    *on_machines(("rtx4090_patched",), "p2p_redirected", "A PCIe switch sends P2P between two cards to the CPU.",
+                 "ACS in the configuration of its ports", {}, f"{_T}.acs", culprit={"device": "0000:02:00.0"},
+                 files={f"/sys/bus/pci/devices/0000:{port}/config": _REDIRECTS for port in _SWITCH},
+                 says="ACS redirects it at 2 PCIe switch ports above them (0000:02:00.0 and 0000:02:01.0)"),
+    *on_machines(("rtx4090_patched",), "small_bar1", "Modified kernel modules grant P2P through a BAR1 that shows a "
+                 "part of the memory.", "256 MiB of 32 GiB", {f"gpu.{gpu}.bar1.total": 2**28 for gpu in (0, 1)},
+                 f"{_T}.small_bar", culprit={},
+                 says="BAR1 is 256 MiB at 0000:03:00.0 and 0000:04:00.0, expected 32 GiB, which the card offers"),
+)  # fmt: skip
+ALL += DISPLAY
+
 ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/gpu/test_gpu_faults.py
+    elsewhere("driver_modified", "Modified kernel modules let GeForce cards reach each other.", "the driver says so",
+              "info gpu.topology.patched", culprit={}, exit_code=0, world=1,
+              says="P2P over PCIe between GPU0 and GPU1 (NVIDIA GeForce RTX 4090), as modified kernel modules do"),
     # tests/checks/gpu/test_topology.py
     elsewhere("gpu_in_another_slot", "A GPU of one of three nodes is far from the others of its socket.",
               "the driver says so", f"{_T}.layout", culprit={"node": "node-1", "gpu": 3}, exit_code=0,

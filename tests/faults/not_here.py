@@ -7,6 +7,8 @@ NOT_HERE: dict[str, str] = {
     "in tests/checks/test_in_part.py.",
     "data.resume.not_compared": "Nothing is wrong: random content cannot be compared. A real loader shows it in "
     "tests/checks/data/test_resume.py.",
+    "env.software.two_nccls": "A torch for CPUs, which the tests have, loads no NCCL. Judged in "
+    "tests/checks/env/test_software.py.",
     "node.leftovers.hidden_processes": "Another user than root cannot read the Python of these tests everywhere. "
     "Judged in tests/checks/test_in_part.py.",
     "train.checkpoint.not_made": "Forms that need a shared folder or gloo, asked for where there is none: over several "

@@ -106,6 +106,15 @@ def sick(deed: str) -> dict[str, str]:
     return {"SICK": deed, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "sick", ROOT, PLUGINS)))}
 
 
+def briefly_alone(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same environment, in which train.alone is short: for ranks of a run that is about another check of
+    training. Half of what such a run computes is that."""
+    deeds = [deed for deed in (environ.get("SICK", ""), "one_step_alone") if deed]
+    own, folders = sick(",".join(deeds)), environ["PYTHONPATH"].split(os.pathsep)
+    more = [folder for folder in own["PYTHONPATH"].split(os.pathsep) if folder not in folders]
+    return {**environ, **own, "PYTHONPATH": os.pathsep.join([*more, *folders])}
+
+
 def in_check(name: str, story: str, made: str, *finds: str, only: str, **more: Any) -> Fault:
     """A fault that a built-in check finds on plain ranks, made by their environments alone (rank 1's is the odd
     one of three): run by tests/test_faults.py."""

@@ -36,7 +36,7 @@ ALL: tuple[Fault, ...] = (
         "warn train.compile.unsteady", environ=sick("in_8_bits"), culprit={},
         settings={"train.compile.variants": "fsdp2"}, says="batch splits move", more=True),
     _of("cannot", "a Python for which there is no compiler on one rank: all skip.", "on rank 1: `sick.cannot_compile`",
-        environ=sick("cannot_compile@1"), world=3),
+        environ=sick("cannot_compile@1"), world=3, more=True),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = ()

@@ -82,6 +82,9 @@ SHAPES: tuple[Fault, ...] = (
     _told("astray:frozen_by_wrapper", "A parameter of a user's model is trained no longer once DDP has it.",
           f"{_FAIL}model_changed", culprit={"parameter": "weight"}, noticed_by="0-1",
           says="weight is float32, frozen once wrapped, expected float32, trained as before"),
+    _told("astray:buffer_cast_by_wrapper", "A buffer of a user's model is rounded once DDP has it.",
+          f"{_FAIL}model_changed", culprit={"parameter": "scale"}, noticed_by="0-1",
+          says="scale is a buffer of bfloat16 once wrapped, expected a buffer of float32 as before"),
     _told("astray:clamps_on_one", "A rank alone clamps its weights.", f"{_FAIL}out_of_sync", **_RANK_1,
           noticed_by="0,2", says="the ranks no longer have the same parameters"),
     _told("astray:hook_weighs_one_more", "A user's communication hook weighs a rank's gradient 1% too much.",
@@ -103,15 +106,15 @@ SHAPES: tuple[Fault, ...] = (
     _told("unlike:padded", "A user's loss is a mean over tokens, of which rows have unequally many.",
           f"{_WARN}not_a_mean", world=3, says="over its own valid tokens (batch['labels'] != -100)"),
     _told("unlike:batch_norm", "A user's model has BatchNorm.", _info("batch_norm"), _info("dropout"), world=3,
-          says="BatchNorm normalizes by the 2 or 3 rows of one rank"),
+          says="BatchNorm normalizes by the 2 rows of one rank"),
     _told("unlike:other_weights", "Ranks draw other weights.", _info("different_weights"), world=3,
           says="ranks 1-2 started with different weights than rank 0"),
     _told("sound:transformer", "A user's model has dropout.", _info("dropout"), says="dropout was set to 0 in"),
     _told("sound:draws", "A user's model draws random numbers.", _info("random_numbers"), says="here from one seed"),
     _told("sound:one_row", "A user's batch has fewer rows than there are ranks.", _info("few_rows"),
           says="rank 1 have none of the 1 rows"),
-    _told("hard:compared", "A user's loss compares rows with each other.", f"{_WARN}not_a_mean", _info("left_out"),
-          world=3, says="off the mean of its halves' losses"),
+    _told("hard:compared", "A user's loss compares rows with each other.", f"{_WARN}not_a_mean", _info("unequal_rows"),
+          _info("left_out"), world=3, says="off the mean of its halves' losses"),
     _told("hard:jumping", "What a user's model makes of its inputs depends on their last bits.", f"{_WARN}unsteady",
           world=3, says="alone"),
 )  # fmt: skip
@@ -135,5 +138,22 @@ OWN: tuple[Fault, ...] = (
          says="pipeline() cannot cut it into stages", strategies="ddp/plain,pp"),
 )  # fmt: skip
 """Driven by tests/checks/train/test_own_strategies.py."""
-ELSEWHERE = (*SHAPES, *FORMS, *OWN)
+EXCHANGING: tuple[Fault, ...] = (
+    _told("exchanging:gathers_only_its_share", "The backward pass of a user's gather keeps only a rank's own share.",
+          f"{_FAIL}wrong_gradient", culprit={"parameter": "0.weight"}, noticed_by="0-1",
+          says="keeps only its own share of what was gathered"),
+    _told("exchanging:tokens_counted_but_not_multiplied", "A loss is divided by all ranks' tokens, and not multiplied "
+          "by the number of ranks.", f"{_FAIL}other_loss", noticed_by="0-1", says="is 1/2 of it, so it is divided"),
+    _told("exchanging:codebook_by_rank", "A codebook in buffers follows each rank's own rows.",
+          f"{_WARN}buffers_by_rank", culprit={"parameter": "codebook.codes"},
+          says="changes codebook.codes and codebook.uses by each rank's own rows"),
+    _told("exchanging:center_divided_by_own_rows", "A center in a buffer is divided by the rows of one rank.",
+          f"{_WARN}other_buffers", _info("forward_writes"), culprit={"parameter": "center"}, says="2 times as far"),
+    _told("exchanging:centered_over_ranks", "A teacher's parameters follow within forward.", _info("forward_writes"),
+          says="teacher.bias, teacher.weight"),
+    _told("exchanging:contrastive", "5 ranks cannot share 12 rows equally.", _info("unequal_rows"), world=5,
+          says="so they train on 10: 2 each"),
+)  # fmt: skip
+"""Driven by tests/checks/train/test_exchanging.py."""
+ELSEWHERE = (*SHAPES, *FORMS, *OWN, *EXCHANGING)
 """Driven by tests/checks/train/test_model.py and test_hard_models.py, and those above."""

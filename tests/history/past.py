@@ -27,7 +27,7 @@ def judged(module: ModuleType, before: Facts, now: Facts, job: Job, **settings: 
     source = registry.sources()[id_]
     figures, _ = recorded(registry.load(source), job, _book(id_, before))
     book = _book(id_, now)
-    book.add(BASELINE, [0], to_text({"figures": figures}))
+    book.add(BASELINE, [0], to_text({"figures": [figure.to_json() for figure in figures]}))
     texts = {f"{id_}.{name}": str(value) for name, value in settings.items()}
     return compare.judge(source, job, dict.fromkeys(now, Outcome("measured")), book, texts)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.history import archive, expected, rows
+from preflight.history.run_entry import RunEntry
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.history.made import entry, finding
@@ -14,7 +15,7 @@ from tests.history.made import entry, finding
 PLUGIN = ("--plugin", str(running.PLUGINS / "records.py"), "--only", "plugin.records", "--level", "quick")
 
 
-def _held(entries: Sequence[dict[str, Any]], now: dict[str, Any]) -> list[Reported]:
+def _held(entries: Sequence[RunEntry], now: RunEntry) -> list[Reported]:
     database = sqlite3.connect(":memory:")
     rows.prepare(database)
     for each in entries:
@@ -22,7 +23,7 @@ def _held(entries: Sequence[dict[str, Any]], now: dict[str, Any]) -> list[Report
     return list(expected.findings(database, now))
 
 
-def _runs(*speeds: float, **more: Any) -> list[dict[str, Any]]:
+def _runs(*speeds: float, **more: Any) -> list[RunEntry]:
     return [entry(number, busbw=speed, **more) for number, speed in enumerate(speeds)]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from preflight.core.job import Job, Node
 from preflight.engine.machine_id import OF_A_DISK
 from preflight.history import archive, expected, machines, questions
+from preflight.history.run_entry import RunEntry
 from tests import made
-from tests.history.made import entry, finding, started
+from tests.history.made import entry, figure, finding, started
 from tests.history.told import dispatched
 from tests.nodes import run_nodes
 
@@ -23,21 +25,18 @@ A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 READ = ("gpu.compute", "read", "GB/s")
 
 
-def _run(number: int, ids: Mapping[str, str], *bad: str, speeds: Mapping[str, float] | None = None) -> dict[str, Any]:
+def _run(number: int, ids: Mapping[str, str], *bad: str, speeds: Mapping[str, float] | None = None) -> RunEntry:
     """A run on these nodes, of these ids ("" is none), in which a failure named the bad ones."""
     known = {node: id_ for node, id_ in ids.items() if id_}
     kept = entry(number, tuple(ids), findings=[finding("gpu.health.ecc", node) for node in bad], machines=known)
-    if speeds:
-        value = {"value": 1.0, "spread": 0.0, "of_job": False, "less_is_better": False, "least": 0.8}
-        kept["figures"] = [[*READ, {**value, "units": dict(speeds)}]]
-    return kept
+    return replace(kept, figures=[figure(READ, 1.0, speeds)]) if speeds else kept
 
 
-def _asked(path: Path, *entries: dict[str, Any]) -> dict[str, Any]:
+def _asked(path: Path, *entries: RunEntry) -> dict[str, Any]:
     for each in entries:
         archive.write(str(path), each, 36500.0)
     with archive.reading(str(path)) as database:
-        return questions.answers(database)
+        return questions.answers(database).to_json()
 
 
 def _failing(found: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -85,10 +84,10 @@ def test_nodes_of_one_image_are_known_by_their_names_then_and_later(path: Path) 
 
 def test_a_node_whose_id_is_missing_is_known_by_its_name(path: Path) -> None:
     """Runs of an earlier version have none; a container of the same host may have none."""
-    earlier = _run(0, {"x": "", "y": ""}, "x")
+    earlier = _run(0, {"x": "", "y": ""}, "x").to_json()
     del earlier["machines"]
     runs = [_run(n, {"x": "" if n % 2 else A, "y": ""}, *["x"] * (n == 3)) for n in range(1, 5)]
-    found = _asked(path, earlier, *runs)
+    found = _asked(path, RunEntry.from_json(earlier), *runs)
     assert _failing(found) == {"x": (2, 5)} and found["renamed"] == []
     half = _asked(path, _run(5, {"z": A, "x": ""}), _run(6, {"z": A, "x": ""}, "z"))
     assert _failing(half) == {"z": (3, 7)}, "the name is another node's now"

@@ -14,6 +14,7 @@ from tests.history.made import entry, finding
 from tests.history.told import dispatched
 from tests.pages import FROM_ELSEWHERE, Page
 
+NOTHING = questions.Answers(0, "", "", (), (), (), (), ())
 NASTY = "<script>alert(1)</script>&\"'"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -73,8 +74,7 @@ def test_a_history_has_a_picture_of_each_figure_with_its_step_and_a_table_behind
 def test_a_history_without_a_step_marks_none_and_an_empty_one_is_a_page(tmp_path: Path) -> None:
     page = Page(_history(_kept(tmp_path / "few", 3)))
     assert page.tags.count("figure") == 2 and "step" not in page.values("line", "class")
-    empty = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": [], "renamed": []}
-    assert "No figure was kept." in Page(history_page.html(empty, [], "h")).text
+    assert "No figure was kept." in Page(history_page.html(NOTHING, [], "h")).text
 
 
 def test_a_renamed_host_is_on_the_page(tmp_path: Path) -> None:
@@ -88,10 +88,8 @@ def test_a_renamed_host_is_on_the_page(tmp_path: Path) -> None:
 def test_many_runs_are_few_points(tmp_path: Path) -> None:
     """A day's runs of half a year are a page that a browser opens."""
     points = [(questions.KeptRun(n, n * 3600.0), 1.0 + n % 7) for n in range(4000)]
-    names = {"kind": "", "check": "a.b", "name": "n", "measure": "GB/s", "unit": "GPU-0", "less_is_better": 0}
-    found = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": [], "renamed": []}
-    courses = [({**names, "unit": f"GPU-{n}"}, points) for n in range(8)]
-    assert len(history_page.html(found, courses, "h")) < 90_000
+    series = [questions.FigureSeries("", "a.b", "n", "GB/s", False, f"GPU-{n}") for n in range(8)]
+    assert len(history_page.html(NOTHING, [(each, points) for each in series], "h")) < 90_000
 
 
 def test_the_commands_write_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from preflight.core.finding import Reported
 from preflight.engine import baseline
 from preflight.errors import UsageError
 from preflight.history import archive, profile
+from preflight.history.run_entry import KeptTrait, RunEntry
 from preflight.planning import node_kinds
 from preflight.planning.node_kinds import ProfileKind
 from tests import running
@@ -29,7 +31,7 @@ from tests.standin import machines
 H100, CPU = "NVIDIA H100", ProfileKind("without a GPU")
 
 
-def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docker0"), **of: str) -> dict[str, Any]:
+def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docker0"), **of: str) -> RunEntry:
     """As entry.entry() makes it of one node; `of`: values that are not the usual ones."""
     cards = [f"GPU-{node}-{number}" for number in range(gpus)]
     had = {
@@ -57,13 +59,28 @@ def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docke
         ["limit", "node.limits", "MiB of memory", {node: had["memory"]}],
     ]
     checks = sorted({str(row[1]) for row in traits})
-    return {
-        "nodes": [node], "places": dict.fromkeys(cards, node), "traits": [row for row in traits if row[3]],
-        "absent": {check: [] for check in checks}, "checks": dict.fromkeys(checks, "pass"), "left_out": {},
-    }  # fmt: skip
+    return replace(
+        made_history.entry(9), checks=dict.fromkeys(checks, "pass"), nodes=[node], places=dict.fromkeys(cards, node),
+        traits=[KeptTrait.from_json(row) for row in traits if row[3]], absent={check: [] for check in checks},
+        figures=(),
+    )  # fmt: skip
 
 
-def held(kept: dict[str, Any], *made: ProfileKind, asked: Sequence[str] = profile.READ) -> list[Reported]:
+def without(kept: RunEntry, check: str) -> RunEntry:
+    """As if the check had not run."""
+    return replace(
+        kept, checks={id_: status for id_, status in kept.checks.items() if id_ != check},
+        absent={id_: nodes for id_, nodes in kept.absent.items() if id_ != check},
+        traits=[trait for trait in kept.traits if trait.check != check],
+    )  # fmt: skip
+
+
+def only(*checks: str, **of: str) -> RunEntry:
+    """Of a node without GPUs on which only these have measured."""
+    return replace(entry("n9", 0, (), **of), checks=dict.fromkeys(checks, "pass"), absent={id_: [] for id_ in checks})
+
+
+def held(kept: RunEntry, *made: ProfileKind, asked: Sequence[str] = profile.READ) -> list[Reported]:
     return list(profile.findings(made or profile.kinds(entry()), kept, asked))
 
 
@@ -106,53 +123,48 @@ def test_what_is_missing_or_differs_is_told(changed: dict[str, Any], found: str,
 
 def test_what_was_not_looked_at_is_not_missing() -> None:
     """With --only env; and where a check could not measure on the node."""
-    only = entry("n9", 0, ())
-    only["checks"] = only["absent"] = {"env.software": []}
-    assert held(only, asked=()) == []
-    raised = entry("n9", 0, ())
-    raised["absent"] = {"net.interfaces": ["n9"], "gpu.inventory": ["n9"], "net.rdma": []}
-    assert held(raised) == []
+    assert held(only("env.software"), asked=()) == []
+    absent = {"net.interfaces": ["n9"], "gpu.inventory": ["n9"], "net.rdma": []}
+    assert held(replace(entry("n9", 0, ()), absent=absent)) == []
 
 
 def test_a_node_whose_gpus_were_not_looked_at_is_held_against_none_of_several_kinds() -> None:
-    only = entry("n9", 0, ())
-    only["checks"] = only["absent"] = {"env.software": []}
-    kinds = (ProfileKind("a", H100, (), 2), CPU)
-    assert [(told.severity, told.code) for told in held(only, *kinds, asked=())] == [
+    kept, kinds = only("env.software"), (ProfileKind("a", H100, (), 2), CPU)
+    assert [(found.severity, found.code) for found in held(kept, *kinds, asked=())] == [
         ("info", "preflight.run.profile_kind")
     ]
     named = ProfileKind("n", "", ("n9",), None, {"GPU driver": "535.1"})
-    assert [told.code for told in held(only, *kinds, named, asked=())] == ["preflight.run.profile_differs"]
+    assert [found.code for found in held(kept, *kinds, named, asked=())] == ["preflight.run.profile_differs"]
 
 
 def test_a_profile_of_a_run_without_the_inventory_says_nothing_of_gpus() -> None:
-    only = entry(gpus=0)
-    del only["absent"]["gpu.inventory"]
-    (made,) = profile.kinds(only)
+    kept = entry(gpus=0)
+    absent = {check: nodes for check, nodes in kept.absent.items() if check != "gpu.inventory"}
+    (made,) = profile.kinds(replace(kept, absent=absent))
     assert made.gpus is None and "gpus" not in profile.text([made], "run-1", "2026-01-01")
     assert held(entry("n9", gpus=2), made) == []
 
 
 def test_of_as_many_nodes_those_with_more_gpus_are_the_kind() -> None:
     seven, eight = entry("n0", 7), entry("n1", 8)
-    both = {**seven, "nodes": ["n0", "n1"], "places": seven["places"] | eight["places"]}
-    both["traits"] = [*seven["traits"], *eight["traits"]]
+    places, traits = {**seven.places, **eight.places}, [*seven.traits, *eight.traits]
+    both = replace(seven, nodes=["n0", "n1"], places=places, traits=traits)
     assert [kind.gpus for kind in profile.kinds(both)] == [8]
 
 
 def test_facts_that_cannot_be_used_are_an_error_of_a_run_with_a_profile() -> None:
-    kept = entry("n9")
-    kept["left_out"] = {"gpu.pcie": "record() raised KeyError", "plugin.own": "record() raised KeyError"}
+    left_out = {"gpu.pcie": "record() raised KeyError", "plugin.own": "record() raised KeyError"}
+    kept = replace(entry("n9"), left_out=left_out)
     assert [(told.severity, told.code) for told in held(kept)] == [("error", "preflight.run.fault")]
 
 
 def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[dict[str, Any]] = []
+    made: list[RunEntry] = []
 
-    def counted(*_: object) -> dict[str, Any]:
-        made.append({**made_history.entry(9), **entry("n9")})
+    def counted(*_: object) -> RunEntry:
+        made.append(entry("n9"))
         return made[-1]
 
     monkeypatch.setattr("preflight.history.entry.entry", counted)
@@ -167,7 +179,8 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
         profile=profile.kinds(entry("n9")),
     )
     found, early = baseline.compared_with_profile(here, request, unread, FactsStore())
-    assert [each.code for each in found] == ["preflight.run.compared_with_profile"] and json.loads(early) == made[0]
+    assert [each.code for each in found] == ["preflight.run.compared_with_profile"] and early
+    assert RunEntry.from_json(json.loads(early)).to_json() == json.loads(json.dumps(made[0].to_json()))
     told, kept = baseline.compared_with_history(here, history, unread, FactsStore(), {}, early)
     assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.compared_with_history"]
     assert baseline.compared_with_history(here, history, unread, FactsStore(), {})[1] == early and len(made) == 2
@@ -176,9 +189,7 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
 
 def test_a_node_without_its_driver_has_lost_all_gpus() -> None:
     """gpu.inventory has left itself out: it is not in the report."""
-    bare = entry("n9", 0)
-    del bare["checks"]["gpu.inventory"], bare["absent"]["gpu.inventory"]
-    bare["traits"] = [row for row in bare["traits"] if row[1] != "gpu.inventory"]
+    bare = without(entry("n9", 0), "gpu.inventory")
     assert [told.code for told in held(bare)] == ["preflight.run.profile_gpus"]
 
 
@@ -214,10 +225,9 @@ def test_nodes_have_the_kind_of_their_instance_type() -> None:
 
 
 def test_a_node_whose_gpus_were_not_looked_at_is_known_by_its_instance_type() -> None:
-    only = entry("n9", 0, (), instance="p5.48xlarge")
-    only["checks"] = only["absent"] = {"env.software": [], "node.limits": []}
+    kept = only("env.software", "node.limits", instance="p5.48xlarge")
     kinds = (ProfileKind("a", H100, instance="p5.48xlarge", node={"GPU driver": "535.1"}), CPU)
-    assert [told.code for told in held(only, *kinds, asked=())] == ["preflight.run.profile_differs"]
+    assert [told.code for told in held(kept, *kinds, asked=())] == ["preflight.run.profile_differs"]
 
 
 def test_a_profile_has_the_instance_type() -> None:
@@ -231,9 +241,7 @@ def test_it_says_what_was_held_against_what() -> None:
     told = profile.which("site.toml", kinds, entry("n9"), profile.READ)
     expected = 'compared with the profile site.toml: 1 node of the kind "2 x NVIDIA H100" (9 values)'
     assert (told.severity, told.code, told.message) == ("info", "preflight.run.compared_with_profile", expected)
-    nothing = entry("n9", 0, ())
-    nothing["traits"] = []
-    nothing["checks"] = nothing["absent"] = {"env.launch": []}
+    nothing = replace(only("env.launch"), traits=[])
     message = profile.which("site.toml", kinds, nothing, ()).message
     assert message == "no node was compared with the profile site.toml: none of its values was measured"
 

@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from preflight.history import archive, questions
+from preflight.history.run_entry import RunEntry
 from preflight.history.steps import steps
 from tests.history import made
 from tests.history.made import entry, finding
@@ -14,11 +16,11 @@ XID = "node.kernel.xid"
 KEEP = 36500.0
 
 
-def _asked(path: Path, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _asked(path: Path, entries: Iterable[RunEntry]) -> dict[str, Any]:
     for each in entries:
         archive.write(str(path), each, KEEP)
     with archive.reading(str(path)) as database:
-        return questions.answers(database)
+        return questions.answers(database).to_json()
 
 
 def test_a_node_that_fails_again_and_again_stands_first_and_one_that_failed_once_does_not(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_a_failure_on_all_runs_is_one_spell_and_older_ones_do_not_count(tmp_path
 
 
 def test_a_card_that_was_repaired_and_came_back_is_known_by_its_uuid_in_another_node(tmp_path: Path) -> None:
-    def of(number: int) -> dict[str, Any]:
+    def of(number: int) -> RunEntry:
         node = "node-0" if number < 4 else "node-1"
         bad = [finding("gpu.health.ecc", node, gpu="GPU-1")] if number in (2, 3, 9) else []
         return entry(number, findings=bad, places={"GPU-1": node})
@@ -59,9 +61,8 @@ def test_a_card_that_was_repaired_and_came_back_is_known_by_its_uuid_in_another_
 
 def test_a_run_in_which_the_check_was_skipped_is_no_repair(tmp_path: Path) -> None:
     runs = [entry(n, findings=[finding("gpu.health.ecc", "node-0")] if n in (0, 9) else []) for n in range(10)]
-    for each in runs[1:9]:
-        each["checks"]["gpu.health"] = "skip"
-    assert _asked(tmp_path / "h", runs)["came_back"] == []
+    skipped = [replace(each, checks={**each.checks, "gpu.health": "skip"}) for each in runs[1:9]]
+    assert _asked(tmp_path / "h", [runs[0], *skipped, runs[9]])["came_back"] == []
 
 
 def test_a_step_down_of_5_percent_in_noise_of_2_is_found_with_what_changed_then(tmp_path: Path) -> None:

@@ -209,6 +209,33 @@ def second_resume() -> Loader:
     return _sampled(CountsFromResume())
 
 
+class Packs:
+    """A stream of blocks packed from documents. Its state has the next document, and not what is left over."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        left: list[int] = []
+        while self.next < 40:
+            left += [self.next * world() + rank()] * (2 + self.next % 2)
+            self.next += 1
+            while len(left) >= 6:
+                yield torch.tensor(left[:6])
+                left = left[6:]
+        self.next = 0
+
+    def state_dict(self) -> State:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: State) -> None:
+        self.next = state["next"]
+
+
+def buffer_lost() -> Any:
+    return Packs()
+
+
 def refused() -> Loader:
     return _sampled(LacksKey())
 

@@ -136,3 +136,27 @@ def frozen_by_wrapper() -> Made:
 
     DistributedDataParallel.__init__ = wrong  # type: ignore[method-assign]
     return _made(classes, Frozen(8, 4))
+
+
+class Scaled(nn.Linear):
+    """Its buffer is rounded once DDP has it."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(inputs) * self.get_buffer("scale")
+        return outputs
+
+
+def buffer_cast_by_wrapper() -> Made:
+    right = DistributedDataParallel.__init__
+
+    def wrong(self: Any, module: nn.Module, *more: Any, **options: Any) -> None:
+        right(self, module, *more, **options)
+        if isinstance(module, Scaled):
+            module._buffers["scale"] = module.get_buffer("scale").bfloat16()
+
+    DistributedDataParallel.__init__ = wrong  # type: ignore[method-assign]
+    return _made(classes, Scaled())

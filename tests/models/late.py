@@ -1,4 +1,4 @@
-"""A model and a loader that are late on rank 1, and right."""
+"""A model and loaders that are late, on rank 1 or everywhere, and right."""
 
 import os
 import time
@@ -38,12 +38,19 @@ def mlp() -> Made:
 
 
 class Loader:
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self._everywhere = everywhere
+
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(4):
-            if _is_late():
+            if self._everywhere or _is_late():
                 time.sleep(DELAY_S)
             yield torch.randn(8, 8), torch.randint(0, 4, (8,))
 
 
 def loader() -> Loader:
     return Loader()
+
+
+def slow_loader() -> Loader:
+    return Loader(everywhere=True)

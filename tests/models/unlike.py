@@ -51,7 +51,7 @@ def sometimes_unused() -> Any:
     """On the last rows only."""
     inputs = torch.randn(8, 4)
     inputs[:, 0] = -1.0
-    inputs[-1, 0] = 1.0
+    inputs[5:, 0] = 1.0
     return SometimesUsed(), (inputs, torch.randint(0, 2, (8,))), classes
 
 

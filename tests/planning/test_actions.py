@@ -10,6 +10,7 @@ from preflight.failure_book.book import book
 from preflight.planning import describe, registry
 from preflight.rendezvous import codes as rendezvous_codes
 from preflight.results import console, formats
+from preflight.resume import codes as resume_codes
 from tests.made import finding, made_report, result
 
 ACTIONS = {
@@ -93,7 +94,7 @@ ACTIONS = {
         "net.rdma_errors": {"retransmits"},
         "net.interface_errors": {"checksum", "retransmits"},
         "train.model": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
-        "train.speed": {"slow_path", "straggler"},
+        "train.speed": {"slow_path", "stalls", "straggler"},
         "train.checkpoint": {"corrupts", "no_answer", "slow_node"},
         "gpu.released": {"corrected"},
     },
@@ -137,7 +138,7 @@ def test_each_cause_of_a_failed_job_asks_for_what_was_decided() -> None:
 
 
 def test_commands_find_what_a_person_sets_right() -> None:
-    known = {**rendezvous_codes.by_slug(), **checkpoint_codes.by_slug()}
+    known = {**rendezvous_codes.by_slug(), **checkpoint_codes.by_slug(), **resume_codes.by_slug()}
     assert {code.action for code in known.values()} == {Action.FIX_CONFIG}
 
 

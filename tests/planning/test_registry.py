@@ -129,7 +129,10 @@ IDS_AND_CODES = {
         "different_models", "different_batches", "different_weights", "unused", "batch_norm", "not_a_mean",
         "dropout", "few_rows", "left_out", "random_numbers", "synthetic", "smaller", "wrong_plan", "not_run", "untied",
     },
-    "train.speed": {"fewer_cores", "slow_link", "slow_path", "straggler", "wont_fit", "not_timed"},
+    "train.speed": {
+        "data_bound", "fewer_cores", "slow_link", "slow_path", "slower_than_one", "stalls", "straggler", "wont_fit",
+        "not_timed",
+    },
     "train.checkpoint": {
         "unusable", "no_room", "not_shared", "unsafe", "no_answer", "not_removed", "slow_node", "damaged", "refused",
         "corrupts", "not_made",

@@ -158,6 +158,24 @@ def test_checks_are_counted_and_skips_explained() -> None:
     assert "      skipped plugin.c: no library" in lines
 
 
+def test_quiet_is_what_is_no_pass_and_the_verdict_and_verbose_is_all() -> None:
+    many = [made.finding("warn", f"message {rank}", rank=rank, node=f"node-{rank}") for rank in range(6)]
+    report = made.made_report(made.result(*many, made.finding("info", "known"), picture=["a line of it"]))
+    usual, quiet, verbose = (
+        "\n".join(console.ending(report, ["report: out"], detail=detail))
+        for detail in (console.Detail.USUAL, console.Detail.QUIET, console.Detail.VERBOSE)
+    )
+    assert "message 5" not in usual and "3 more [plugin.made.bad]" in usual and "a line of it" in usual
+    assert "message 0" in quiet and "verdict: WARN" in quiet
+    assert all(text not in quiet for text in ("known", "a line of it", "1 check:"))
+    assert "message 5" in verbose and "more [" not in verbose
+
+
+def test_checks_that_passed_do_not_stand_alone_above_a_failure() -> None:
+    lines = ending(made.result(), made.result(made.finding(), check="preflight.run"))
+    assert "1 check: 1 pass, and the run itself: fail" in lines and "verdict: FAIL" in lines[-1]
+
+
 @pytest.mark.parametrize(
     ("aside", "severity", "shown"), [(False, "info", True), (True, "info", False), (True, "warn", True)]
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from preflight.results import progress
+from preflight.results.console import Detail
 from preflight.results.progress import Live, Plain
 from tests import made
 
@@ -145,6 +146,37 @@ def test_plain_is_a_line_a_check() -> None:
     plain.ended(passed("env.launch"))
     plain.close()
     assert written.text == "PASS  env.launch             1.0 s  all is well\n"
+
+
+def test_a_quiet_screen_shows_only_what_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    written = Written()
+    quiet = progress.choose(written, 80, TERMINAL, Detail.QUIET)
+    quiet.running("env.launch", 1.0)
+    now[0] = 150.0
+    quiet.turn()
+    quiet.ended(passed("env.launch"))
+    assert written.text == ""
+    quiet.ended(made.result(made.finding("warn"), check="comm.init"))
+    assert written.text.startswith("WARN  comm.init")
+
+
+def test_a_log_hears_every_15_s_that_a_check_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    written = Written()
+    plain = Plain(written)
+    plain.running("comm.all_reduce", 8.0)
+    for now[0] in (114.0, 115.0, 129.0, 131.0):
+        plain.turn()
+    plain.ended(passed("comm.all_reduce"))
+    now[0] = 200.0
+    plain.turn()
+    assert [line.split()[:3] for line in written.text.splitlines()] == [
+        ["RUN", "comm.all_reduce", "15.0"], ["RUN", "comm.all_reduce", "31.0"], ["PASS", "comm.all_reduce", "1.0"]
+    ]  # fmt: skip
+    assert "is still running, expected about 8 s" in written.text
 
 
 def test_each_family_has_its_own_lines_in_the_order_of_the_plan() -> None:

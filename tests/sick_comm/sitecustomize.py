@@ -5,6 +5,7 @@ Python imports this module by itself where its folder is on PYTHONPATH. Messages
 are left alone.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -204,6 +205,23 @@ def _late_once() -> None:
     setattr(dist, "all_gather_into_tensor", gathered)  # noqa: B010 -- its type is another
 
 
+def _core_shared() -> None:
+    """Six processes share the one core that is left to this rank."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    own = os.getpid()
+    for _number in range(6):
+        if not os.fork():
+            while os.getppid() == own:
+                pass
+            os._exit(0)
+
+
+def _core_of_its_own() -> None:
+    """What else the machine does, does not slow this rank down: as tests/sick/speed_deeds.py has it."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
 def _lacks(name: str) -> None:
     from torch import distributed as dist
 
@@ -236,6 +254,8 @@ _DEEDS: dict[str, Callable[[], None]] = {
     "ring_rolled": _ring_rolled,
     "late": _late,
     "late_once": _late_once,
+    "core_shared": _core_shared,
+    "core_of_its_own": _core_of_its_own,
     "no_all_to_all": lambda: _lacks("all_to_all_single"),
 }
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -178,13 +179,10 @@ def test_mistakes_are_one_sentence(words: tuple[str, ...], says: str) -> None:
 
 def test_the_textfile_has_names_and_labels_of_its_own_kind(tmp_path: Path) -> None:
     report = made()
-    kept = entry(report, FactsStore(), {})
-    kept["figures"] = [
-        ["comm.all_reduce", "1 KiB fp32 busbw", "GB/s",
-         {"value": 0.5, "units": {}, "labels": {"message_size": "1024", "dtype": "fp32"}}],
-        ["gpu.compute", "bf16 GEMM", "TFLOP/s", {"value": 1.0, "units": {"GPU-1": 700.25}, "labels": {}}],
-    ]  # fmt: skip
-    kept["places"] = {"GPU-1": "node-1"}
+    labels = {"message_size": "1024", "dtype": "fp32"}
+    busbw = made_entries.figure(("comm.all_reduce", "1 KiB fp32 busbw", "GB/s"), 0.5, labels=labels)
+    gemm = made_entries.figure(made_entries.GEMM, 1.0, {"GPU-1": 700.25})
+    kept = replace(entry(report, FactsStore(), {}), figures=[busbw, gemm], places={"GPU-1": "node-1"})
     textfile.write(str(tmp_path), report, kept)
     lines = (tmp_path / textfile.NAME).read_text().splitlines()
     for line in (
@@ -275,7 +273,7 @@ def test_a_token_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> No
 def test_an_entry_that_was_made_before_the_verdict_is_not_made_again(tmp_path: Path) -> None:
     """Its figures stay, and what the last findings have made of the run is the report's."""
     path, report = str(tmp_path / "history"), made()
-    early = json.dumps({**made_entries.entry(1), "run": report.run, "verdict": "pass"})
+    early = json.dumps(replace(made_entries.entry(1), run=report.run, verdict="pass").to_json())
     assert delivery.deliver(Sinks(history=path), report, FactsStore(), {}, early) == {}
     with archive.reading(path) as database:
         assert database.execute("SELECT count(*) FROM figure").fetchone() == (1,)

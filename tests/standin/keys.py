@@ -20,7 +20,7 @@ temperature.threshold.shutdown|slowdown|memory_max|gpu_max|acoustic_min|acoustic
 power.usage|enforced|limit|default|min|max
 clock.graphics|sm|memory|video clock.max|application|default.graphics|sm|memory|video
 processes.compute|graphics|mps
-pcie.generation|width|replay|speed pcie.max.generation|width pcie.gpu_max.generation
+utilization.gpu|memory pcie.generation|width|replay|speed|tx|rx pcie.max.generation|width pcie.gpu_max.generation
 links links.capable link.N.state|version link.N.remote.type|bus|device_id
 link.N.capability.N link.N.error.replay|recovery|crc_flit|crc_data|ecc_data
 fabric.state|status|clique|health|summary|cluster field.N field.N.N

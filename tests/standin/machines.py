@@ -38,6 +38,7 @@ A GPU: each key begins with `gpu.I.`, I is NVML's index
                 power.usage|enforced|limit|default|min|max
                 clock.graphics|sm|memory|video   clock.max.*  clock.application.*  clock.default.*  (the same four)
     processes   processes.compute|graphics|mps=PID:BYTES[,PID:BYTES]   BYTES may be `-` (not available); empty: none
+    work        utilization.gpu|memory (per cent)   pcie.tx|rx (KB/s)
     pcie        pcie.generation|width|replay|speed   pcie.max.generation|width   pcie.gpu_max.generation
     nvlink      links=18 (a higher link is `!2`; missing: `!3`)   links.capable=36 (so far answers the capability call)
                 link.L.state|version   link.L.remote.type (0 GPU, 2 switch)   link.L.remote.bus|device_id

@@ -188,6 +188,17 @@ NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "pcie.replay")
 NUMBER(nvmlDeviceGetPcieSpeed, unsigned, "pcie.speed")
 NUMBER(nvmlDeviceGetNumaNodeId, int, "numa")
 
+typedef struct { unsigned gpu, memory; } utilization;
+
+int nvmlDeviceGetUtilizationRates(device *d, utilization *out) {
+    ENTER(d);
+    out->memory = (unsigned)number_or(d, "utilization.memory", 0);
+    return NUMBER_AT(d, &out->gpu, "utilization.gpu");
+}
+
+static const char *const ways[] = {"tx", "rx"};
+NAMED(nvmlDeviceGetPcieThroughput, unsigned, ways, "pcie.%s")
+
 int nvmlDeviceValidateInforom(device *d) { const char *value; ENTER(d); return text(d, &value, "inforom.valid"); }
 
 int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {

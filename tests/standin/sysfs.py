@@ -15,7 +15,7 @@ INTEL, BROADCOM, NVIDIA, MELLANOX = "0x8086", "0x1000", "0x10de", "0x15b3"
 def tree(machine: Mapping[str, Any], gpus: Sequence[Gpu], seen: Sequence[int]) -> Tree:
     """`seen`: the numbers of the GPUs that /proc/driver/nvidia lists, those of a container."""
     found = Tree()
-    for gpu in gpus:
+    for gpu in () if machine.get("no_pci") else gpus:
         _gpu(found, machine, gpu)
     for row in machine.get("nics", []):
         _nic(found, machine, row)
@@ -23,7 +23,10 @@ def tree(machine: Mapping[str, Any], gpus: Sequence[Gpu], seen: Sequence[int]) -
         device = f"0x{row.get('device', 0x22A3):04x}"
         _device(found, machine, place(row), "nvidia-nvswitch", **{"class": "0x068000"}, vendor=NVIDIA, device=device)
     _nodes(found, machine)
-    _driver(found, machine, [gpus[number] for number in seen])
+    if machine.get("no_pci"):
+        found.folders |= {"/proc/driver", "/dev"}
+    else:
+        _driver(found, machine, [gpus[number] for number in seen])
     found.folders |= {"/sys/fs/cgroup", "/sys/devices/system/cpu", "/sys/kernel/iommu_groups", "/sys/class/iommu"}
     found.folders |= {"/sys/class/infiniband", *(f"/sys/class/net/{name}" for name in os.listdir("/sys/class/net"))}
     return found
@@ -82,8 +85,19 @@ def _gpu(tree: Tree, machine: Mapping[str, Any], gpu: Gpu) -> None:
         "subsystem_vendor": f"0x{subsystem & 0xFFFF:04x}", "subsystem_device": f"0x{subsystem >> 16:04x}",
         **_link(generation, width, _number(gpu.keys, "pcie.gpu_max.generation", slot)),
     }  # fmt: skip
-    _device(tree, machine, gpu.place, "nvidia", **told)
+    folder = _device(tree, machine, gpu.place, "nvidia", **told)
+    _bars(tree, machine, folder, _number(gpu.keys, "bar1.total", 0))
     tree.text(_folder(gpu.place, -1), **_link(generation, width, slot))  # the port above has the same link
+
+
+def _bars(tree: Tree, machine: Mapping[str, Any], folder: str, bar1: int) -> None:
+    """The card's BARs; `bar1_able` of a machine is the largest BAR1 that its cards offer."""
+    first = 0x20_0000_0000
+    bars = [(0xF400_0000, 0xF4FF_FFFF, 0x40200), (first, first + bar1 - 1, 0x14220C), (0, 0, 0)]
+    tree.text(folder, resource="\n".join(f"0x{a:016x} 0x{b:016x} 0x{flags:016x}" for a, b, flags in bars))
+    if able := machine.get("bar1_able"):
+        offered = sum(1 << bit for bit in range(6, 40) if 2**bit * 2**20 <= able)
+        tree.text(folder, resource1_resize=f"{offered:016x}")
 
 
 def _nic(tree: Tree, machine: Mapping[str, Any], row: Mapping[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Times of steps: which phase they count for, and how much communication is exposed."""
 
 import gzip
+import itertools
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 
 from preflight.train_smoke.speed import timed_task, trace
-from preflight.train_smoke.speed.step_clock import StepClock
+from preflight.train_smoke.speed.step_clock import StepClock, StepTimes
 from preflight.train_smoke.speed.timed_task import TimedTask
 from preflight.train_smoke.speed.training import TimedTraining, flops
 from preflight.train_smoke.trainer.names import PHASES
@@ -108,6 +110,11 @@ def test_what_backward_takes_is_told_as_backward() -> None:
     assert found["phases"]["wait"] == 0.0 and all(own >= 0.025 for own in found["own"])
 
 
+def net(times: StepTimes, phase: str) -> float:
+    """Without what this process has waited for a core: other tests run beside it."""
+    return times.wall[phase] - times.core_wait[phase]
+
+
 def test_after_the_last_gradient_a_rank_waits() -> None:
     """As under DDP, whose module's hooks come before the model's own."""
     clock, plain = StepClock(CPU), _SlowBackward(0.0)
@@ -124,17 +131,48 @@ def test_after_the_last_gradient_a_rank_waits() -> None:
         clock.phase("optimizer")
         clock.end()
     for times in clock.read():
-        assert times.wall["wait"] >= 0.03 > times.wall["backward"]
+        assert times.wall["wait"] >= 0.03 > net(times, "backward")
         assert sum(times.wall.values()) == pytest.approx(times.whole) and set(times.wall) == set(PHASES)
         assert times.own < times.whole - 0.025
 
 
-def test_the_built_in_task_is_each_ranks_own_and_endless() -> None:
+def test_hooks_on_gradients_are_the_ranks_own() -> None:
+    """As DDP's communication hook: they come after the last gradient, and before anybody waits."""
+    task = _task(0.0)
+    clock, plain = StepClock(CPU), task.new()
+    first = next(plain.parameters())
+    first.register_post_accumulate_grad_hook(lambda _: time.sleep(0.03))  # type: ignore[no-untyped-call]
+    outer = nn.Sequential(plain)
+    clock.watch(outer, plain)
+    for _ in range(3):
+        clock.phase("data")
+        clock.phase("forward")
+        loss = outer(torch.ones(2, 4)).sum()
+        clock.phase("backward")
+        loss.backward()
+        clock.end_of_backward()
+        clock.phase("optimizer")
+        clock.end()
+    for times in clock.read()[1:]:
+        assert times.wall["backward"] >= 0.03 > net(times, "wait")
+
+
+def test_where_a_loader_begins_anew_is_noted() -> None:
+    batches = itertools.repeat([torch.ones(2, 4)] * 2)
+    task = replace(_task(0.0), batches=lambda: iter(next(batches)))
+    training = TimedTraining(task, None, None)
+    training.warm_up(2)
+    assert training.run(5)["begun"] == [0, 2, 4]
+    empty = TimedTraining(replace(task, batches=lambda: iter(())), None, None)
+    with pytest.raises(ValueError, match="an iterable that can be read again"):
+        empty.warm_up(1)
+
+
+def test_the_built_in_task_is_each_ranks_own() -> None:
     first, second = (timed_task.built_in(rank, CPU) for rank in (0, 1))
     some = [next(task.batches()) for task in (first, first, second)]
     assert some[0].equal(some[1]) and not some[0].equal(some[2])
-    batches = first.batches()
-    assert len({next(batches).shape for _ in range(timed_task.EPOCH + 1)}) == 1
+    assert len({batch.shape for batch in first.batches()}) == 1 and len([*first.batches()]) == timed_task.EPOCH
     assert first.new().tokens.weight.equal(second.new().tokens.weight)  # type: ignore[operator, union-attr, arg-type]
     assert flops(first) > 6 * 128 * 128 * 12 * 4 * 8 * 32 * 0.9
 

@@ -1,7 +1,8 @@
 """Where the time of a training step goes: its phases, by the monotonic clock, on a GPU by events in its stream.
 
 A rank that computes late is told from one that waits: under DDP the gradients are exchanged while backward makes them,
-and no rank waits for another before its last one is made.
+and no rank waits for another before its last one is made and its last bucket is on its way. What hooks on gradients and
+DDP's communication hook take until then is the rank's own.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd import Variable
 
 from preflight.sdk.files import core_wait_s
 from preflight.train_smoke.trainer.names import PHASES, WAIT
@@ -61,8 +63,15 @@ class StepClock:
     def _gradient(self, _gradient: object) -> None:
         """Reads the wait for a core only at the last gradient: reading takes as long as some small operations."""
         self._gradients += 1
-        core_wait = self._core_wait() if self._gradients == self._usual else 0.0
-        self._last_gradient = Mark(WAIT, self._now(), core_wait)
+        is_last = self._gradients == self._usual
+        self._last_gradient = Mark(WAIT, self._now(), self._core_wait() if is_last else 0.0)
+        if is_last:  # the hooks of the last gradient, DDP's among them, come after this one
+            Variable._execution_engine.queue_callback(self._entered)
+
+    def _entered(self) -> None:
+        """The rank's own part of backward is over: this comes before DDP waits for its buckets, since callbacks are
+        called in the order in which they were queued (torch/csrc/autograd/engine.cpp, exec_post_processing)."""
+        self._last_gradient = Mark(WAIT, self._now(), self._core_wait())
 
     def end_of_backward(self) -> None:
         if last := self._last_gradient:

@@ -1,6 +1,5 @@
 """What is trained for timing: a causal language model large enough to load a device, or a user's model."""
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ class TimedTask:
     """The model in float32 on the device."""
     loss: Callable[[nn.Module, Any], Tensor]
     batches: Callable[[], Iterator[Any]]
-    """Yields batches without end, already on the device."""
+    """Yields the batches of an epoch, already on the device."""
     samples: int
     """Samples in a batch of this rank."""
     tokens: int
@@ -104,8 +103,7 @@ def built_in(rank: int, device: torch.device) -> TimedTask:
 
     def batches() -> Iterator[Tensor]:
         loader: Iterable[Tensor] = DataLoader(list(samples), batch_size=size.rows)  # type: ignore[arg-type]
-        for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
-            yield batch.to(device)
+        return (batch.to(device) for batch in loader)
 
     autocast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return TimedTask(new, _loss, batches, size.rows, size.length, device, autocast)

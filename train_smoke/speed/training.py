@@ -18,7 +18,7 @@ from preflight.train_smoke.speed.trace import Event, Exposed
 from preflight.train_smoke.strategies.ddp import UnderDdp
 from preflight.train_smoke.strategies.training import variants_of
 from preflight.train_smoke.trainer.memory import Memory, PeakWatch
-from preflight.train_smoke.trainer.names import PHASES
+from preflight.train_smoke.trainer.names import PHASES, WAIT
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Wrapped
 
 RATE = 1e-4
@@ -49,6 +49,12 @@ class TimedSteps(TypedDict):
     steps: list[float]
     own: list[float]
     """The rank's own time per step, without waiting for other ranks or for a core."""
+    starved: list[float]
+    """Per step, how long the rank waited for a core while it computed."""
+    each: dict[str, list[float]]
+    """Per phase and step: its own ones without waiting for a core, and the wait for other ranks."""
+    begun: list[int]
+    """The steps in which the loader began anew, and its workers with it."""
     phases: dict[str, float]
     """The median of each phase."""
     core_wait: dict[str, float]
@@ -72,6 +78,8 @@ class TimedTraining:
             self._ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
         self._optimizer = torch.optim.AdamW(self.wrapped.parameters(), lr=RATE)
         self._batches = task.batches()
+        self._begun: list[bool] = []
+        """Per step, whether the loader began anew."""
         self._loss: Tensor | None = None
 
     def warm_up(self, steps: int) -> list[float]:
@@ -83,7 +91,8 @@ class TimedTraining:
 
     def run(self, steps: int) -> TimedSteps:
         self._run(steps)
-        return series(self.clock.read(), self._first_collective())
+        begun = [number for number, anew in enumerate(self._begun[-steps:]) if anew]
+        return series(self.clock.read(), begun, self._first_collective())
 
     def _run(self, steps: int) -> None:
         for _ in range(steps):
@@ -92,7 +101,7 @@ class TimedTraining:
     def step(self) -> None:
         clock = self.clock
         clock.phase("data")
-        batch = next(self._batches)
+        batch = self._batch()
         clock.phase("forward")
         self._optimizer.zero_grad()
         with _precision(self.task):
@@ -104,6 +113,17 @@ class TimedTraining:
         clock.phase("optimizer")
         self._optimizer.step()
         clock.end()
+
+    def _batch(self) -> Any:
+        """The next one, of the next epoch where this one is over."""
+        batch = next(self._batches, None)
+        self._begun.append(batch is None)
+        if batch is None:
+            self._batches = self.task.batches()
+            batch = next(self._batches, None)
+        if batch is None:
+            raise ValueError("the loader gives no further batch: return an iterable that can be read again")
+        return batch
 
     def profiled(self, folder: str) -> tuple[Exposed, list[Event]]:
         """`folder`: as in `trace.traced`."""
@@ -143,11 +163,23 @@ def _precision(task: TimedTask) -> AbstractContextManager[object]:
     return torch.autocast(task.device.type, torch.bfloat16) if task.autocast else contextlib.nullcontext()
 
 
-def series(steps: Sequence[StepTimes], first_collective: float | None) -> TimedSteps:
+def series(steps: Sequence[StepTimes], begun: list[int], first_collective: float | None) -> TimedSteps:
     return TimedSteps(
         steps=[times.whole for times in steps],
         own=[times.own for times in steps],
+        starved=[_short(sum(times.core_wait[phase] for phase in PHASES if phase != WAIT)) for times in steps],
+        each={phase: [_short(_net(times, phase)) for times in steps] for phase in PHASES},
+        begun=begun,
         phases={phase: statistics.median(times.wall[phase] for times in steps) for phase in PHASES},
         core_wait={phase: statistics.median(times.core_wait[phase] for times in steps) for phase in PHASES},
         first_collective=first_collective,
     )
+
+
+def _net(times: StepTimes, phase: str) -> float:
+    return times.wall[phase] - (0.0 if phase == WAIT else times.core_wait[phase])
+
+
+def _short(seconds: float) -> float:
+    """To the microsecond: there are many."""
+    return round(seconds, 6)

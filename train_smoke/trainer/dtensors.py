@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from preflight.train_smoke.trainer.task import TrainingTask
-from preflight.train_smoke.trainer.wrapped import Piece, ShardBox, StrategySetting, Values, Wrapped
+from preflight.train_smoke.trainer.wrapped import Piece, ShardBox, StrategySetting, Values, Wrapped, named
 
 
 class OfDTensors(Wrapped):
@@ -101,7 +101,7 @@ class OfLocalised(OfDTensors):
     ) -> None:  # fmt: skip
         super().__init__(module, plain, setting)
         self._mesh, self._layouts = mesh, layouts
-        self._boxes = dict(plain.named_parameters())
+        self._boxes = dict(named(plain))
 
     def parameters(self) -> list[nn.Parameter]:
         return [box for box in self._boxes.values() if box.requires_grad]

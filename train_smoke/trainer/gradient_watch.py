@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from preflight.train_smoke.trainer import model
-from preflight.train_smoke.trainer.wrapped import Mark, as_real
+from preflight.train_smoke.trainer.wrapped import Mark, as_real, named, plain_name
 
 
 class Signs:
@@ -23,7 +23,7 @@ class Signs:
             .mul_(2)
             .sub_(1)
             .to(parameter.device)
-            for name, parameter in plain.named_parameters()
+            for name, parameter in named(plain)
         }
 
     def norm_and_print(self, name: str, gradient: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class GradientWatch:
         """Holds the tensors, too: if one were freed, the next could have the same id."""
         self._own: dict[str, Tensor] = {}
         self._torn = False
-        self.names = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
+        self.names = [name for name, parameter in named(plain) if parameter.requires_grad]
         if at is None:
             for prefix, module in plain.named_modules(remove_duplicate=False):
                 module.register_forward_pre_hook(functools.partial(self._begins, [(prefix, module)]))
@@ -127,7 +127,7 @@ class GradientWatch:
         for prefix, module in inside:
             for own, parameter in module._parameters.items():
                 if parameter is not None and parameter.requires_grad and not hasattr(parameter, "to_local"):
-                    self._watch(f"{prefix}.{own}" if prefix else own, parameter)
+                    self._watch(plain_name(f"{prefix}.{own}" if prefix else own), parameter)
 
     def _watch(self, name: str, parameter: Tensor) -> None:
         hooked = self._hooks.setdefault(name, [])

@@ -17,8 +17,8 @@ from preflight.train_smoke.trainer.compare import Curve, Spread
 from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Signs
 from preflight.train_smoke.trainer.memory import is_out_of_memory
 from preflight.train_smoke.trainer.task import Recipe, TrainingTask
-from preflight.train_smoke.trainer.train import InBfloat16, KeptTensors, Trained, Training, on_cpu
-from preflight.train_smoke.trainer.wrapped import Wrapped, as_real, unmarked
+from preflight.train_smoke.trainer.train import InBfloat16, KeptTensors, Trained, Training, forget_own, on_cpu
+from preflight.train_smoke.trainer.wrapped import Wrapped, as_real, named, unmarked
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ def of(task: TrainingTask, recipe: Recipe) -> Reference:
     """Trains alone, or returns what an earlier check has trained."""
     key = task.name, recipe, task.cut.rank, task.cut.ranks
     if key not in _made:
-        _made[key] = _trained(task, recipe)
+        with task.alone():
+            _made[key] = _trained(task, recipe)
     return _made[key]
 
 
@@ -48,7 +49,10 @@ def forget() -> None:
 
 def _trained(task: TrainingTask, recipe: Recipe) -> Reference:
     in_parts = alone(task, recipe)
-    in_parts.kept.own = _own_gradient(task, recipe)
+    if task.common:
+        forget_own(in_parts.curve)
+    else:
+        in_parts.kept.own = _own_gradient(task, recipe)
     again = [_alone_nudged(task, recipe, in_parts.kept)]
     if task.cut.whole is not task.cut.parts and task.cut.ranks > 1:  # else they are the same part
         again.append(alone(task, recipe, whole=True, against=in_parts.kept))
@@ -98,7 +102,7 @@ def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:
     with recipe.forward(task.device):
         loss = task.loss(InBfloat16(plain) if recipe.mixed else plain, task.cut.own.data)
     (loss * task.cut.own.share).backward()  # type: ignore[no-untyped-call]
-    made = ((name, parameter.grad) for name, parameter in plain.named_parameters())
+    made = ((name, parameter.grad) for name, parameter in named(plain))
     return {name: on_cpu(as_real(gradient)) for name, gradient in made if gradient is not None}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from preflight.train_smoke.trainer.wrapped import ShardRange, StrategySetting, Values, Wrapped, as_real, plain_name
+from preflight.train_smoke.trainer.wrapped import ShardRange, StrategySetting, Values, Wrapped, as_real, named
 
 TOGETHER = 2**20
 """The most elements of a rank that are gathered at once, unless one parameter has more: 4 MiB, where the start of a
@@ -33,7 +33,7 @@ class Sharded(Wrapped):
         has of each, by the names of all; by default what `plain` has now. Called on all ranks together."""
         super().__init__(module, plain)
         self._shapes, self._group, self._device = shapes, group, setting.device
-        self._cut = dict(pieces or ((plain_name(name), parameter) for name, parameter in plain.named_parameters()))
+        self._cut = dict(pieces or named(plain))
         self._counts = self._gathered_numbers([_flat(piece).numel() for piece in self._cut.values()])
 
     def gradients(self) -> Values:

@@ -84,6 +84,13 @@ class TrainingTask:
     recut: Callable[[int, int], Cut] | None = None
     """Returns the global batch cut for share number I of N: for strategies in which several ranks see the same rows.
     None if that is not known."""
+    alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    """The context of training alone, in which a user's collectives see one rank."""
+    common: bool = False
+    """Whether the loss exchanges values with other ranks. Then it is one loss of all rows: alone the batch is never
+    cut, and of the ranks' losses only the mean is known, and no gradient before the exchange."""
+    written: frozenset[str] = frozenset()
+    """Parameters without a gradient that forward itself changes (a teacher that follows its student)."""
     counts: bool = False
     """Whether collectives are counted: parts of a user's model may not work with a dispatch mode."""
     tied: "TrainingTask | None" = None

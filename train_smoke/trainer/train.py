@@ -217,10 +217,11 @@ class Training:
         """`against`: what it is compared with. `setting`: None for a training alone."""
         self._task, self._recipe, self._wrapped, self._watch, self._probe = task, recipe, wrapped, watch, probe
         self._mark, self._doing = (setting.mark, setting.doing) if setting else (unmarked, silent)
+        self._setting = setting
         self._kept, self._clip_to = KeptTensors(), 0.0
         self._made: list[Made] = []
         self._clipped: list[Number] = []
-        self._buffers = Buffers(wrapped.plain)
+        self._buffers = Buffers(wrapped.plain, task.written)
         self._comparison = None if against is None else TensorComparison(against, wrapped.places())
         self._curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
 
@@ -231,10 +232,14 @@ class Training:
         with self._wrapped.joining():
             for step, parts in enumerate(steps):
                 self._step(step, parts, own)
+        self._buffers.put_back()
         self._see("end", self._wrapped.weights())
         if len(steps) == self._task.steps:  # a rank that joined early has not taken the last step itself
             self._see("state", self._wrapped.states(self.optimizer))
         apart = self._comparison.apart() if self._comparison is not None else None
+        if self._setting and self._task.common:
+            self._curve["losses"] = self._over_ranks(self._curve["losses"], self._setting)
+            forget_own(self._curve)
         return Trained(self._curve, self._kept, apart, self._clipped, self._made)
 
     def _step(self, step: int, parts: Sequence[Part], own: int) -> None:
@@ -264,6 +269,13 @@ class Training:
                 self._clip_to = self._clip_to or self._recipe.clip * norm
                 self._clipped.append(as_json(float(self._wrapped.clip(self._clip_to))))
             self.optimizer.step()
+
+    def _over_ranks(self, losses: Sequence[Number], setting: StrategySetting) -> list[Number]:
+        """Their mean over the ranks, by step."""
+        values = torch.tensor([float(loss) for loss in losses], dtype=torch.float64, device=self._task.device)
+        with self._mark("comparing losses", ""):
+            torch.distributed.all_reduce(values, group=setting.group)
+        return [as_json(value / setting.ranks) for value in values.tolist()]
 
     @contextlib.contextmanager
     def _counted(self, step: int) -> Iterator[None]:
@@ -311,6 +323,11 @@ class Training:
 
     def _measured(self) -> AbstractContextManager[None]:
         return self._probe.on() if self._probe else contextlib.nullcontext()
+
+
+def forget_own(curve: Curve) -> None:
+    """Where the loss is of all ranks' rows, no rank has a gradient of its own."""
+    curve["own_norms"], curve["own_prints"] = [], []
 
 
 def on_cpu(tensor: Tensor) -> Tensor:

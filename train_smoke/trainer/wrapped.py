@@ -66,6 +66,11 @@ def plain_name(name: str) -> str:
     return name
 
 
+def named(plain: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters by their names in the plain model, also where the user has compiled it."""
+    return ((plain_name(name), parameter) for name, parameter in plain.named_parameters())
+
+
 def as_real(tensor: Tensor) -> Tensor:
     """A complex tensor's real and imaginary parts, in one more dimension; any other tensor as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
@@ -73,7 +78,7 @@ def as_real(tensor: Tensor) -> Tensor:
 
 def shapes_of(plain: nn.Module) -> dict[str, torch.Size]:
     """The parameters' shapes by name, before a strategy cuts them."""
-    return {name: as_real(parameter).shape for name, parameter in plain.named_parameters()}
+    return {name: as_real(parameter).shape for name, parameter in named(plain)}
 
 
 def blocks(plain: nn.Module) -> list[nn.Module]:
@@ -135,7 +140,7 @@ class Wrapped:
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The same and frozen ones, by the names in the plain model."""
-        return self.plain.named_parameters()
+        return named(self.plain)
 
     def piece(self, *, last: bool) -> AbstractContextManager[object]:  # noqa: ARG002 -- for strategies that need it
         """The context for training on a micro-batch; the last one of a step exchanges gradients."""

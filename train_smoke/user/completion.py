@@ -112,11 +112,11 @@ def _of_transformers(model: nn.Module, batch: Any, ranks: int) -> ModelForm:
     """The loss is the model's own if the batch has labels."""
     made_up = []
     if batch is None:
-        batch = transformers.batch(model, rows_for(model, ranks), LENGTH)
+        batch = transformers.batch(transformers.base(model), rows_for(model, ranks), LENGTH)
         made_up.append(f"the batch is made up after its configuration ({words(batch)})")
     if not isinstance(batch, Mapping):
         raise ModelMistake("wrong_batch", f"the batch is of type {type(batch).__name__}, expected a dict for forward")
-    if loss := transformers.loss_of_logits(model, batch):
+    if loss := transformers.loss_of_logits(transformers.base(model), batch):
         return ModelForm((model, dict(batch), loss), (*made_up, "the loss is its own, of those labels"))
     if any(name in batch for name in LABELS):
         return ModelForm((model, dict(batch), _own_loss), (*made_up, "the loss is its own, of those labels"))

@@ -1,7 +1,9 @@
 """A user's model as a task of the smoke trainer: how its batch is cut, how fast it learns, how much memory it takes."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import torch
 
@@ -23,16 +25,34 @@ KEPT = 6
 gradient, at the end, and up to two of the optimizer's. They are freed between recipes."""
 
 
+class Cutting(Enum):
+    """How training alone may cut the batch, so that it trains the same function as the ranks."""
+
+    FREELY = "in any parts: the loss is a mean over rows"
+    BY_RANK = "as on the ranks: rows of one part have to do with each other"
+    NEVER = "not at all: the loss exchanges values between ranks, and is one of all rows"
+
+
+@dataclass(frozen=True)
+class SoloSetting:
+    """How a rank trains alone."""
+
+    cutting: Cutting
+    world: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The context of a world of one rank."""
+    written: frozenset[str] = frozenset()
+    """The parameters that forward itself changes."""
+
+
 def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
     """The rows of a rank, given by its number in the group; row 0 if there are fewer rows than ranks."""
     return list(batch.rows_of(rank, ranks, rows)) or [0]
 
 
 def task(
-    given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int, *,
-    exactly: bool,
+    given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int,
+    how: SoloSetting,
 ) -> TrainingTask:  # fmt: skip
-    """`exactly`: alone, the batch is always cut as on the ranks, since a different cut is a different function."""
     data = each(lambda tensor: tensor.to(device), given.batch)
 
     def recut(share: int, shares: int) -> Cut:
@@ -40,8 +60,14 @@ def task(
 
     rows = [batch.rows_of(number, ranks, given.rows) for number in range(ranks)]
     cut = batch.cut(data, rows, rank)
-    cut = _by_rank(cut, data, rows) if exactly else cut
-    return TrainingTask("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps, recut)
+    if how.cutting is Cutting.BY_RANK:
+        cut = _by_rank(cut, data, rows)
+    elif how.cutting is Cutting.NEVER:
+        cut = replace(cut, whole=(whole := (Part(data, 1.0),)), parts=whole, early=whole)
+    return TrainingTask(
+        "user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps, recut,
+        alone=how.world, common=how.cutting is Cutting.NEVER, written=how.written,
+    )  # fmt: skip
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
@@ -72,14 +98,28 @@ def known(strategy: str) -> Mapping[str, Variant]:
     )
 
 
-def left_out(names: Mapping[str, list[str]], *, exactly: bool, calls: int) -> dict[str, str]:
-    """Why variants cannot be compared, for a model that is cut `exactly` or is called `calls` times per step."""
+def left_out(names: Mapping[str, list[str]], *, cutting: Cutting, calls: int) -> dict[str, str]:
+    """Why variants cannot be compared, for a model that is cut so or is called `calls` times per step."""
+    exactly = cutting is not Cutting.FREELY
     reasons = {
-        f"{strategy}/{name}": _unfit(known(strategy)[name], exactly, calls) or _uncut(strategy, exactly, calls)
+        f"{strategy}/{name}": _alone_only(strategy, known(strategy)[name], cutting)
+        or _unfit(known(strategy)[name], exactly, calls)
+        or _uncut(strategy, exactly, calls)
         for strategy, variants in names.items()
         for name in variants
     }
     return {name: why for name, why in reasons.items() if why}
+
+
+def _alone_only(strategy: str, variant: Variant, cutting: Cutting) -> str:
+    """Why a loss that exchanges values between all ranks is no loss under this variant."""
+    if cutting is not Cutting.NEVER:
+        return ""
+    if strategy in OWN:
+        return "the loss exchanges values with all ranks, of which some have the same rows or no loss here"
+    return (
+        "the loss exchanges values at each step, and some ranks have none at the last" if variant.recipe.uneven else ""
+    )
 
 
 def _uncut(strategy: str, exactly: bool, calls: int) -> str:

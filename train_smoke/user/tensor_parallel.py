@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from preflight.train_smoke.strategies.tp import TENSOR
 from preflight.train_smoke.trainer import mesh
 from preflight.train_smoke.trainer.dtensors import OfDTensors
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped, all_rows
@@ -81,11 +82,17 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, plan: Plan | None, a
     near = mesh.neighbours(setting, ranks)
     if callable(named):
         made = named(plain, near)
-        return OfDTensors(made if isinstance(made, nn.Module) else plain, plain, setting)
+        return _of(made if isinstance(made, nn.Module) else plain, plain, setting, near)
     parallelize_module(plain, near, dict(named))
     if plan is None and transformers.is_one(plain):
         plain.tie_weights()  # type: ignore[operator]  # as from_pretrained does after its own plan
-    return OfDTensors(plain, plain, setting)
+    return _of(plain, plain, setting, near)
+
+
+def _of(module: nn.Module, plain: nn.Module, setting: StrategySetting, near: DeviceMesh) -> Wrapped:
+    wrapped = OfDTensors(module, plain, setting)
+    wrapped.sizes = {TENSOR: near.size()}
+    return wrapped
 
 
 def _ranks(plain: nn.Module, setting: StrategySetting, asked: int | None) -> int:

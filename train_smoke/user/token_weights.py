@@ -80,18 +80,17 @@ def _views(plain: nn.Module) -> Tensor:
 def _weighings(data: Any) -> Iterator[Weighing]:
     for path, tensor in leaves(data):
         for what, valid in _valid(tensor):
-            counts = valid.flatten(1).sum(1)
+            counts = valid.reshape(len(valid), -1).sum(1)
             if bool((counts != counts[0]).any()):
                 yield Weighing(f"{path} {what}", counts.cpu())
 
 
 def _valid(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yields which elements may count, also for models that shift their labels by one token."""
-    if tensor.dim() < 2:
-        return
     found = [(f"!= {ignored}", tensor != ignored) for ignored in IGNORED if bool((tensor == ignored).any())]
     if bool(((tensor == 0) | (tensor == 1)).all()):
         found += [("is set", tensor != 0), ("is not set", tensor == 0)]
     for what, valid in found:
         yield what, valid
-        yield f"{what}, without the first of each row", valid[:, 1:]
+        if tensor.dim() > 1:
+            yield f"{what}, without the first of each row", valid[:, 1:]

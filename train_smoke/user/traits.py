@@ -17,6 +17,7 @@ from preflight.train_smoke.trainer.batch import each, rows_in
 from preflight.train_smoke.trainer.buffers import Buffers
 from preflight.train_smoke.trainer.wrapped import as_real
 from preflight.train_smoke.user import token_weights
+from preflight.train_smoke.user.solo import Solo
 from preflight.train_smoke.user.token_weights import Weighing
 from preflight.train_smoke.user.validation import Given, ModelMistake, seed, some
 
@@ -45,12 +46,14 @@ class Traits:
     """Modules that normalize by the batch that they see."""
     dropouts: list[str]
     """Modules whose dropout was set to 0."""
+    asks: bool
+    """Whether forward or loss ask for a rank, the number of ranks, or a collective: perhaps they exchange values."""
     draws: bool
     """Whether forward or loss draw random numbers even so."""
     apart: float
     """How far the loss over all rows, or else its gradient, is from the mean of its halves', relative to the largest of
     these; 0 if they agree except for rounding."""
-    tokens: str
+    weighs_by: str
     """The tensor of the batch by which the loss weighs rows, as a mean over valid tokens does; "" if there is none."""
     own_tokens: int
     """How many of them this rank has."""
@@ -90,9 +93,9 @@ def _by_batch(module: nn.Module) -> bool:
 
 
 def traits(
-    given: Given, own: list[int], device: torch.device, dropouts: list[str], doing: Callable[[str], None]
+    given: Given, own: list[int], device: torch.device, dropouts: list[str], doing: Callable[[str], None], world: Solo
 ) -> Traits:
-    """`own`: this rank's rows. Raises ModelMistake, Incomparable, and what the user's code raises."""
+    """Called in `world`. `own`: this rank's rows. Raises ModelMistake, Incomparable, and what user code raises."""
     plain = given.copy(device)
     data = each(lambda tensor: tensor.to(device), given.batch)
     for parameter in plain.parameters():
@@ -101,7 +104,9 @@ def traits(
     calls: list[None] = []
     hook = plain.register_forward_pre_hook(lambda *_: calls.append(None))
     start = time.monotonic()
+    world.asked = False
     loss, draws = _draws(lambda: given.loss(plain, data))
+    asks = world.asked
     hook.remove()
     if early := [name for name, parameter in plain.named_parameters() if parameter.grad is not None]:
         text = f"loss_fn calls backward() itself: {some(early)} parameters have a gradient as it returns, expected none"
@@ -115,19 +120,19 @@ def traits(
     for _, parameter in used:
         parameter.grad = None
     start = time.monotonic()
-    _checked(given.loss(plain, rows_in(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
+    _checked(given.loss(plain, rows_in(data, own)), plain, f"its own {len(own)} of {given.rows} rows", is_part=True)
     step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first call included warm-up
     here = [name for name in _without_gradient(plain) if name not in unused]
-    apart, weighing = _apart(given, data, device, draws=draws)
+    apart, weighing = _apart(given, data, device, draws=draws, asks=asks)
     own_tokens = int(weighing.counts[own].sum()) if weighing else 0
     return Traits(
-        unused, here, batch_norms(given.model), dropouts, draws, apart, weighing.name if weighing else "", own_tokens,
-        len(calls), rate, adamw_rate, step_s,
+        unused, here, batch_norms(given.model), dropouts, asks, draws, apart, weighing.name if weighing else "",
+        own_tokens, len(calls), rate, adamw_rate, step_s,
     )  # fmt: skip
 
 
-def _checked(loss: Any, plain: nn.Module, of: str) -> None:
-    """Checks a loss and runs its backward pass. Raises ModelMistake."""
+def _checked(loss: Any, plain: nn.Module, of: str, *, is_part: bool = False) -> None:
+    """Checks a loss and runs its backward pass. `is_part`: that of all rows is right. Raises ModelMistake."""
     if not isinstance(loss, Tensor):
         raise ModelMistake("wrong_loss", f"loss_fn returns a value of type {type(loss).__name__}, expected a tensor")
     if loss.numel() != 1:
@@ -136,6 +141,14 @@ def _checked(loss: Any, plain: nn.Module, of: str) -> None:
     value = float(loss.detach())
     if not math.isfinite(value):
         raise ModelMistake("wrong_loss", f"the loss over {of} is {value} before the first step, expected a number")
+    if not loss.requires_grad and is_part:
+        text = (
+            f"the loss over {of} is a constant ({value:.6g}), though that of all rows depends on the parameters: this"
+        )
+        more = (
+            "rank has no backward pass, and the others wait for it. Return 0 times a sum of the model's outputs there"
+        )
+        raise ModelMistake("wrong_loss", f"{text} {more}")
     if not loss.requires_grad:
         text = (
             "the loss does not depend on the parameters, expected one to call backward() on: is it detached, or made "
@@ -176,9 +189,9 @@ def _norm(tensor: Tensor) -> float:
 # Is it a mean over the rows?
 
 
-def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tuple[float, Weighing | None]:
-    """(`Traits.apart`, the weighing of rows). Raises ModelMistake for a sum. If each half draws different numbers,
-    nothing finer than that is known."""
+def _apart(given: Given, data: Any, device: torch.device, *, draws: bool, asks: bool) -> tuple[float, Weighing | None]:
+    """(`Traits.apart`, the weighing of rows). Raises ModelMistake for a sum, unless the loss may divide by what it
+    exchanges. If each half draws different numbers, nothing finer than that is known."""
     if given.rows < 2:
         return 0.0, None
     plain, middle = given.copy(device), given.rows // 2
@@ -205,7 +218,8 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tup
     if abs(again - first) > allowed:
         text = f"{middle} rows have a loss of {first:.6g}, and of {again:.6g} at the next call: the model or loss_fn "
         raise Incomparable(f"{text}keeps something between calls that is not a buffer of the model")
-    if mean and abs(total - first - second) <= allowed:
+    is_sum = bool(first and second) and abs(total - first - second) <= allowed
+    if is_sum and not asks and _halves_add_up(loss, sizes, allowed):
         text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
         raise ModelMistake(
             "sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean
@@ -213,6 +227,18 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tup
     if draws:
         return 0.0, None
     return (total - mean) / least, token_weights.by_loss(data, total, (first, second), allowed)
+
+
+def _halves_add_up(loss: Callable[[range], float], sizes: tuple[int, int, int], allowed: float) -> bool:
+    """A control before a mean is called a sum: the quarters of each half add up to it, too. Rows without a valid label
+    have no loss, and prove nothing."""
+    for start, end in ((0, sizes[1]), (sizes[1], sizes[0])):
+        middle = (start + end) // 2
+        if middle > start:
+            whole, *parts = map(loss, (range(start, end), range(start, middle), range(middle, end)))
+            if abs(whole - sum(parts)) > allowed:
+                return False
+    return True
 
 
 # Does it draw random numbers?

@@ -35,7 +35,15 @@ class ConfigMistake(Exception):  # noqa: N818 -- the user's, told as a finding
 
 
 def is_one(model: Any) -> bool:
-    return any(kind.__name__ == "PreTrainedModel" and _package(kind) == "transformers" for kind in type(model).__mro__)
+    """Also with adapters of peft around it."""
+    own = type(base(model)).__mro__
+    return any(kind.__name__ == "PreTrainedModel" and _package(kind) == "transformers" for kind in own)
+
+
+def base(model: Any) -> Any:
+    """The model within peft's, which has its configuration and its kind; else the model itself."""
+    is_pefts = any(_package(kind) == "peft" for kind in type(model).__mro__)
+    return model.get_base_model() if is_pefts and hasattr(model, "get_base_model") else model
 
 
 def _package(kind: type) -> str:

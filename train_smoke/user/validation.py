@@ -19,6 +19,7 @@ from preflight.train_smoke.trainer.batch import each, leaves
 from preflight.train_smoke.trainer.memory import is_out_of_memory
 
 WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
+SHARED = "what all rows share belongs in loss_fn's closure, or in a buffer of the model"
 EXPECTED = "expected (model, batch, loss_fn) or a model"
 
 
@@ -65,6 +66,13 @@ class Given:
             if is_out_of_memory(error):
                 raise
             return self._built_again(error).to(device)
+
+    def with_equal_shares(self, ranks: int) -> "Given":
+        """Without the last rows, if ranks would have unequally many: a loss that gathers rows needs as many of each."""
+        rows = self.rows - self.rows % ranks if self.rows > ranks else self.rows
+        if rows == self.rows:
+            return self
+        return dataclasses.replace(self, batch=each(lambda tensor: tensor[:rows], self.batch), rows=rows)
 
     @torch.no_grad()
     def _built_again(self, error: Exception) -> nn.Module:
@@ -159,7 +167,7 @@ def _rows(data: Any) -> int:
             raise ModelMistake("wrong_batch", f"{path} is {_called(tensor)}, expected a tensor{_hint(tensor)}")
         if tensor.dim() == 0:
             raise ModelMistake(
-                "wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0"
+                "wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0: {SHARED}"
             )
         rows[path] = tensor.shape[0]
     if not rows:
@@ -168,7 +176,7 @@ def _rows(data: Any) -> int:
     for path, count in rows.items():
         if count != rows[first]:
             text = f"{first} has {rows[first]} rows in dimension 0 and {path} has {count}, expected equally many"
-            raise ModelMistake("wrong_batch", text)
+            raise ModelMistake("wrong_batch", f"{text}: {SHARED}")
     if not rows[first]:
         raise ModelMistake("wrong_batch", "the batch has no rows, expected some for each rank")
     return rows[first]

@@ -15,7 +15,6 @@ from preflight.check import Context, option, words
 from preflight.checks.comm.shared.operations import finish
 from preflight.checks.comm.shared.readings import Latency
 from preflight.checks.comm.shared.sweep import agreed, agreed_each
-from preflight.checks.comm.shared.timing import LATENCIES
 from preflight.sdk.files import core_wait_s
 
 if TYPE_CHECKING:
@@ -31,12 +30,14 @@ WAITED = 0.5
 """Share of the extra time: the others must have waited at least this much for the rank, and the rank itself for a core
 if that is the reason."""
 STEPS, FEWEST_STEPS = 20, 3
-"""Steps; the fewest if the network is too slow for a hundred small messages."""
+FIRST_S = 3.0
+"""For the messages of these steps, by what a small one takes: where it takes long there are fewer steps. Where one rank
+has to wait for a core, too, all messages take long: that is no slow network."""
 ENOUGH = 8
 """Steps after which none is needed if no step of any rank was long enough to be late: of a rank that is late in half of
 its steps, 8 that are not are a matter of 1 in 256."""
 AGAIN_S = 6.0
-"""Time for the repeat; there is none if a step takes longer than a third of it."""
+"""Time for further steps, and for the repeat; there is none if a step takes longer than a third of it."""
 SIDE = {"cpu": 640, "cuda": 4096}
 """Side of the square matrices to multiply: about 10 ms on a core, or on a GPU in fp32. The kernel lets a task that has
 waited run for some milliseconds: a shorter time would not show that others compete for the core."""
@@ -53,9 +54,10 @@ class Arrival(TypedDict):
 
 def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
     """The rank's times; None if the network is too slow for a few steps."""
-    if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
+    if latency is None or len(ctx.members) < 2:
         return None
-    return _measured(ctx, STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS)
+    steps = int(FIRST_S / (2 * agreed(ctx, ctx.process_group(), latency["p50_s"])))
+    return _measured(ctx, min(STEPS, steps)) if steps >= FEWEST_STEPS else None
 
 
 def measure_again(ctx: Context, own: Arrival) -> tuple[bool, Arrival | None]:
@@ -85,16 +87,21 @@ def _everyones(ctx: Context, own: Arrival) -> dict[int, Arrival]:
 
 def _measured(ctx: Context, steps: int) -> Arrival:
     times = _steps(ctx, min(steps, ENOUGH))
-    if steps > ENOUGH and _may_be_late(ctx, [busy_s for busy_s, _, _ in times]):
-        times += _steps(ctx, steps - ENOUGH)
+    if further := _further(ctx, times, steps - ENOUGH):
+        times += _steps(ctx, further)
     busy, wait, core_wait = (statistics.median(own) for own in zip(*times, strict=True))
     return {"busy_s": busy, "wait_s": wait, "core_wait_s": core_wait}
 
 
-def _may_be_late(ctx: Context, busy: Sequence[float]) -> bool:
-    """Whether any rank may have computed too long, by the longest and the shortest step of all: the same on all."""
-    longest, shortest = agreed_each(ctx, ctx.process_group(), [max(busy), -min(busy)])
-    return _is_late(longest, -shortest, ctx[LATE_S])
+def _further(ctx: Context, times: Sequence[tuple[float, float, float]], left: int) -> int:
+    """How many of the steps that are left to make, the same on all: those that there is time for, where any rank may
+    have computed too long by the longest and the shortest step of all."""
+    if left <= 0:
+        return 0
+    busy = [busy_s for busy_s, _, _ in times]
+    whole = statistics.fmean(busy_s + wait_s for busy_s, wait_s, _ in times)
+    longest, shortest, each_s = agreed_each(ctx, ctx.process_group(), [max(busy), -min(busy), whole])
+    return min(left, int(AGAIN_S / each_s)) if _is_late(longest, -shortest, ctx[LATE_S]) else 0
 
 
 def _steps(ctx: Context, steps: int) -> list[tuple[float, float, float]]:

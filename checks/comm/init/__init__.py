@@ -14,15 +14,21 @@ from preflight.checks.comm.init import failed_init, init_causes, unreachable
 from preflight.checks.comm.shared.judge_collective import few
 from preflight.checks.comm.shared.wrong_again import INTERMITTENT, ONCE
 
+ALONE_S, TOGETHER_S = 40.0, 60.0
+"""On one node, and on several, where NCCL tries an address for a minute. A sound node takes some seconds, and 15 to 20
+where it is cold: its GPUs have been started before, by gpu.compute or with the tensor."""
+ENOUGH = 0.7
+"""A run of 120 s leaves two nodes two thirds of their minute."""
+
 
 def _deadline(job: Job) -> float:
-    """60 s plus a second per 64 ranks: NCCL's bootstrap takes longer in larger worlds."""
-    return 60.0 + job.world_size / 64
+    """A second more per 64 ranks: NCCL's bootstrap takes longer in larger worlds."""
+    return (TOGETHER_S if len(job.nodes) > 1 else ALONE_S) + job.world_size / 64
 
 
 PARTS = (failed_init, init_causes, unreachable)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, fresh=True, judges_failures=True,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, fresh=True, judges_failures=True, enough=ENOUGH,
     after={"env.launch": After.NEEDS | After.READS, "net.mesh": After.UNLESS_FAILED},
 )  # fmt: skip
 """Fresh processes: a CUDA error persists in its process, and memory that gpu.compute held is freed."""

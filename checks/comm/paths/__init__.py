@@ -1,8 +1,8 @@
 """Paths: after a finding on NCCL, which of its transports is slow or broken, found by disabling some of them.
 
-Where a first all-reduce hangs, fails or sums wrongly, sockets alone are tried, and then the job's way without P2P,
-shared memory, cuMem, NVLS, RDMA and plugins, one at a time. What helps twice, while the job's own way fails twice, is
-at fault; within a node its GPUs then meet in pairs.
+A first all-reduce is tried over sockets alone, which says how long it takes here, and then as the job runs it. Where
+that hangs, fails or sums wrongly, it is tried without P2P, shared memory, cuMem, NVLS, RDMA and plugins, one at a time.
+What helps twice, while the job's own way fails twice, is at fault; within a node its GPUs then meet in pairs.
 
 Where it works, the same all-reduce is timed as the job runs it, without NVLS and NVLink between nodes, without P2P, and
 over the network only; then all of it again. NCCL reads its variables once per process, so each runs in a new one, which
@@ -66,7 +66,7 @@ def measure(ctx: Context) -> Facts:
         raise Skip(f"the run has left {patience_s:.1f} s for each process, expected {LEAST_S:g} s or more")
     end = time.monotonic() + FOR_ALL * patience_s
     search = Search(ctx, patience_s, end)
-    if search.tried():
+    if search.works():
         found, timings = Found(trials=search.trials, pairs=[]), timed.measured(ctx, patience_s, end)
     else:
         found, timings = search.run(), []

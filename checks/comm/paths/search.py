@@ -1,7 +1,8 @@
 """Which way of NCCL a collective cannot take: found by leaving out one after the other, once all together have helped.
 
-The simplest way comes first, and its time says how long the others are waited for. What helps is tried twice, and so is
-the way that the job takes. Where it leads within a node, its GPUs then meet in pairs.
+The simplest way comes first, and its time says how long the others are waited for: so a hang is told within seconds.
+What helps is tried twice, and so is the way that the job takes. Where it leads within a node, its GPUs then meet in
+pairs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,9 @@ OWN = Detour(AS_IT_IS, {}, "")
 SIMPLEST = Detour("over sockets only", SOCKETS_ONLY, "")
 LEAST_S = 5.0
 """For a process: with less time nothing is tried."""
-PATIENCE = 4.0
-"""A way is waited for this many times as long as the simplest one has taken."""
+PATIENCE, LEAST_PATIENCE_S = 4.0, 10.0
+"""A way is waited for this many times as long as the simplest one has taken, and the job's own, which may set up more,
+not less than this."""
 MOST_PAIRED = 16
 """GPUs of a node that meet in pairs."""
 
@@ -41,7 +43,7 @@ class Search:
     def __init__(self, ctx: Context, patience_s: float, end: float) -> None:
         self._ctx, self._patience_s, self._end = ctx, patience_s, end
         self._nodes = meetings.group_by_node(ctx.job, ctx.members)
-        self._turns = 0
+        self._turns, self._simple = 0, False
         self.trials: list[Trial] = []
 
     def tried(self, way: Detour = OWN) -> bool:
@@ -52,10 +54,20 @@ class Search:
         self.trials.append(trial)
         return trial["works"]
 
+    def works(self) -> bool:
+        """Whether the way that the job takes does."""
+        if self.tried(SIMPLEST):
+            self._simple = True
+            self._patience_s = self._patience(LEAST_PATIENCE_S)
+        return self.tried()
+
+    def _patience(self, least_s: float) -> float:
+        return min(self._patience_s, max(least_s, PATIENCE * self.trials[0]["seconds"]))
+
     def run(self) -> Found:
         """After the way that the job takes has failed."""
-        if self.tried(SIMPLEST):
-            self._patience_s = min(self._patience_s, max(LEAST_S, PATIENCE * self.trials[-1]["seconds"]))
+        if self._simple:
+            self._patience_s = self._patience(LEAST_S)
             helps = next(filter(self.tried, self._singly()), None)
         else:
             helps = next(filter(self.tried, ways.of_sockets(len(self._nodes))), None)

@@ -30,7 +30,7 @@ from preflight.checks.comm.shared.node_lines import NodeLog
 from preflight.checks.comm.shared.readings import MIB
 from preflight.checks.comm.transports import transport_choice
 from preflight.checks.comm.transports.transport_choice import Why
-from preflight.nccl import log_lines
+from preflight.nccl import log_lines, parameters
 from preflight.nccl.log_lines import Lines
 from preflight.nccl.version import SAME_VERSION_FIX
 
@@ -132,6 +132,8 @@ def _loaded() -> str:
     """NCCL's version from the library: before 2.24 only the first rank's log has it."""
     import torch
 
+    if version_in_memory := parameters.version():
+        return version_in_memory
     try:
         version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         return ".".join(map(str, version[:3]))

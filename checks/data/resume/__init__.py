@@ -128,7 +128,7 @@ class Facts(TypedDict):
     workers_mistake: str
     """Why the state could not be loaded with a different number of DataLoader workers; refusing it is sound."""
     known: bool
-    """Whether anything came again in the new process; else the content is random."""
+    """Whether anything came again in a new process, resumed or from the start; else the content is random."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -165,6 +165,8 @@ def _measured(ctx: Context, code: str, folder: str) -> Facts:
         again = {**again, "skips": stops, "stops": 0}
     resumed = _run(ctx, again)
     facts = _compared(begun, resumed, stops)
+    if not facts["known"] and not resumed["mistake"]:  # a control: is it random, or does it only resume wrongly?
+        facts["known"] = _repeats_itself(begun, _run(ctx, {**order, "saves": states[1]}))
     if begun["holder"] and not (resumed["mistake"] or facts["first"]):
         _again(ctx, facts, begun, {**again, "loads": states[1], "stops": 0})
         _with_other_workers(ctx, facts, begun, {**again, "stops": 0, "workers": begun["workers"] + 1})
@@ -206,6 +208,12 @@ def _compared(begun: LoaderRun, resumed: LoaderRun, stops: int) -> Facts:
         workers_mistake="",
         known=not got or any(id_ in known for id_ in _flat(got)),
     )
+
+
+def _repeats_itself(begun: LoaderRun, again: LoaderRun) -> bool:
+    """Whether any sample comes again in a second new process that reads the loader from the start."""
+    known = set(_flat(begun["before"] + begun["rest"]))
+    return any(id_ in known for id_ in _flat(again["before"] + again["rest"]))
 
 
 def _flat(batches: Sequence[Sequence[Id]]) -> list[Id]:
@@ -272,8 +280,8 @@ def _unknown(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     ranks = [rank for rank, own in facts.items() if not own["known"] and not own["mistake"]]
     if ranks:
         yield NOT_COMPARED.not_measured(
-            f"nothing that the resumed loader gave on {ranges.ranks(ranks)} had come before: its content is random, so "
-            "that samples could not be compared"
+            f"nothing that the resumed loader gave on {ranges.ranks(ranks)} had come before, nor in a second read from "
+            "the start: its content is random, so that samples could not be compared"
         )
 
 

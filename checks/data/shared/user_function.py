@@ -33,6 +33,8 @@ class Called:
     after: dict[str, Any] = field(repr=False)
 
 
+IMPORTS = 0.4
+"""Share of the check's time for imports: heavy packages take a minute where all ranks read them at once."""
 _calls: dict[str, Called] = {}
 
 
@@ -41,10 +43,11 @@ def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
     what creating the process group raises."""
     name = str(code)
     if name not in _calls:
-        bounded(ctx, ctx.process_group(), patience_s + 1.0)
         _set_rank(ctx)
-        ctx.doing(f"calling {name}")
-        _calls[name] = _called(code, patience_s, len(ctx.job.nodes))
+        ctx.doing(f"importing {code.module}")
+        import_s = max(patience_s, IMPORTS * ctx.deadline_s)
+        bounded(ctx, ctx.process_group(), patience_s + 1.0)
+        _calls[name] = _called(code, patience_s, import_s, len(ctx.job.nodes))
     return _calls[name]
 
 
@@ -71,7 +74,7 @@ def _set_rank(ctx: Context) -> None:
     os.environ.setdefault("LOCAL_RANK", str(ctx.local_rank))
 
 
-def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
+def _called(code: UserCode, patience_s: float, import_s: float, nodes: int) -> Called:
     from preflight.checks.data.shared import generators, lightning_datamodule
     from preflight.checks.data.shared.side_effects import traced
 
@@ -80,6 +83,8 @@ def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
     mistake: LoaderMistake | None = None
     with traced() as traces:
         try:
+            with patience(import_s, f"{code.module} to be imported", code):
+                code.imported()
             with patience(patience_s, f"{code.function}() to return", code):
                 returned = code.call(may_be_none=True)
                 if lightning_datamodule.is_one(returned):

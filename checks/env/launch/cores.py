@@ -6,7 +6,7 @@ Cores are counted, not their threads: two ranks on the two hardware threads of o
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Node, Run, ranges, vote
 from preflight.sdk import cgroups
@@ -107,7 +107,7 @@ def _cores(cores: frozenset[int]) -> str:
     return f"core {text}" if len(cores) == 1 else f"{len(cores):,} cores ({text})"
 
 
-def _details(ranks_: Sequence[int], known: Mapping[int, Cores], run: Run) -> dict[str, Any]:
+def _details(ranks_: Sequence[int], known: Mapping[int, Cores], run: Run) -> dict[str, object]:
     bound_by = known[ranks_[0]]["bound_by"]
     evidence = {"cores": known[ranks_[0]]["own"], "cores_of_node": known[ranks_[0]]["node"]}
     evidence |= {"set": bound_by} if bound_by else {}

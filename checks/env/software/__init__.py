@@ -40,10 +40,11 @@ from preflight.checks.env.software import (
     package_files,
     same_bytes,
     source_files,
+    two_nccls,
 )
 from preflight.checks.env.software.digests import DigestCache
 
-PARTS = (same_bytes,)
+PARTS = (same_bytes, two_nccls)
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
 
 CODE = option(str, "", "folder of the training code; empty: the git repository around the current folder")
@@ -131,6 +132,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _against_most("Python", minors, PYTHON.warn, run)
     yield from _versions("python", "Python", PYTHON.info, _usual_ones(minors, facts), run)
     alike = _usual_ones(minors, alike)
+    loaded = {
+        rank: {**{name: reading["versions"][name] for name in ("cuda", "nccl")}, "path": reading["paths"].get("nccl")}
+        for rank, reading in facts.items()
+    }
+    yield from two_nccls.findings({rank: reading["packages"] for rank, reading in facts.items()}, loaded, run)
     yield from _differing_packages(alike, run)
     yield from _differing_paths(alike, run)
     yield from _differing_bytes({rank: facts[rank] for rank in same if rank in alike}, run)

@@ -5,9 +5,10 @@ compared with the card's own limits; modes, clocks, power limit and BAR1 with th
 does not report (ECC of a GeForce, processes in some containers) is left out.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import (
     Action,
@@ -21,28 +22,22 @@ from preflight.check import (
     Run,
     Scope,
     Trait,
-    option,
     plots,
     ranges,
     traits,
-    words,
 )
-from preflight.checks.gpu.health import settings
+from preflight.checks.gpu.health import in_use, settings
 from preflight.checks.gpu.health.settings import GpuSetting
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
-from preflight.checks.gpu.shared.cards import Card, looked_at
+from preflight.checks.gpu.shared.cards import looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk.gpu_clocks import BRAKE, HW_SLOWDOWN, HW_THERMAL, SLOWED, SW_THERMAL
 
-PARTS = (nvml_errors,)
+PARTS = (nvml_errors, in_use)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after={"gpu.inventory": After.READS})
-
-MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
-"""A CUDA context takes about half of it. If the driver's own reserve (0.3 to 0.9 GiB) counts as used, the same amount
-again is allowed."""
 
 RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
 RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
@@ -70,14 +65,6 @@ THROTTLED = Code(
     "A GPU's clocks are throttled.",
     fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}. Thermal: check the cooling. Power brake: the power supplies.",
     action=Action.REPLACE,
-)
-PROCESS = Code(
-    "A process uses a GPU before the job does.",
-    fix="On {node}, outside of containers: ps -fp {pids}; end what an earlier job left behind.",
-)
-MEMORY_USED = Code(
-    "GPU memory is in use, but no process is listed that holds it.",
-    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what an earlier job left, or reset the GPU.",
 )
 PERSISTENCE = Code("Persistence mode is off.", fix="As root: systemctl start nvidia-persistenced, or nvidia-smi -pm 1")
 ECC_MODE = Code(
@@ -139,8 +126,6 @@ RECOVERIES = {
     7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs.", Action.REBOOT),
 }
 BY_RESET = (1, 4)
-GIB, LISTED = 2**30, 4
-
 Statement = tuple[Callable[..., Finding], str]
 """(function that makes the finding, sentence)."""
 
@@ -150,6 +135,8 @@ class Facts(TypedDict):
     """Health by UUID."""
     holders: dict[str, Holder]
     """The processes on all GPUs, by pid."""
+    at_work: NotRequired[dict[str, list[int]]]
+    """The utilization in two looks, in per cent, of GPUs that were at work in the first without a process, by UUID."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -157,6 +144,10 @@ def measure(ctx: Context) -> Facts:
     ctx.doing("looking for processes that use the GPUs")
     listed = (process["pid"] for health in look["gpus"].values() for process in health["processes"] or ())
     facts: Facts = {"look": look, "holders": processes.holders(listed)}
+    if suspects := [uuid for uuid, health in look["gpus"].items() if in_use.works_for_nobody(health)]:
+        time.sleep(in_use.APART_S)
+        again = nvml_survey.session().look(ctx, "health")["gpus"]
+        facts["at_work"] = {uuid: in_use.twice(look["gpus"][uuid], again.get(uuid)) for uuid in suspects}
     return nvml_survey.complete(ctx, facts)
 
 
@@ -170,7 +161,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield say(text, evidence=card.evidence, **card.where)
     for setting in SETTINGS:
         yield from settings.differing(setting, looked)
-    yield from _in_use(looked, facts, run)
+    yield from in_use.findings(looked, facts, run)
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
@@ -311,31 +302,3 @@ def _heat(health: Health) -> str:
     if memory is not None and memory_most and memory >= memory_most:
         return f"the memory is at {memory} °C, expected less than its limit of {memory_most} °C"
     return ""
-
-
-def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    known: dict[str, dict[str, Holder]] = {}
-    for rank, measured in facts.items():
-        known.setdefault(run.job.node_of(rank).node, {}).update(measured["holders"])
-    for card, health in looked:
-        held = {process["pid"]: process["memory"] for process in health["processes"] or ()}
-        others = {pid: holder for pid in held if not (holder := known[card.node][str(pid)])["ours"]}
-        strangers = [pid for pid, holder in others.items() if not processes.belongs_to_the_machine(holder)]
-        for say, pids in ((PROCESS.warn, strangers), (PROCESS.info, [pid for pid in others if pid not in strangers])):
-            if pids:
-                holders = [processes.describe(pid, others[pid], held[pid]) for pid in pids]
-                text = f"in use before the job starts: {words.some(holders, LISTED)}; expected no process"
-                yield say(text, evidence={"pids": ",".join(map(str, pids))}, **card.where)
-        if not strangers and None not in held.values():
-            yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])
-
-
-def _memory_used(card: Card, health: Health, held: int, most_mib: int) -> Iterator[Finding]:
-    """`held`: bytes of the listed processes."""
-    used, total = (health["memory_used"] or 0) - held, health["memory_total"] or 0
-    most_mib *= 1 if health["memory_reserved"] is not None else 2
-    if used > most_mib * 2**20:
-        why = "processes cannot be listed here" if health["processes"] is None else "no process is listed that holds it"
-        text = f"{used / GIB:.1f} of {total / GIB:.1f} GiB are in use, and {why}; expected at most {most_mib:,} MiB"
-        say = MEMORY_USED.info if card.numa else MEMORY_USED.warn
-        yield say(f"{text} (or files: the kernel keeps some there)" if card.numa else text, **card.where)

@@ -109,6 +109,8 @@ class PcieLink(NamedTuple):
     card_able: int
     may_be_less: bool
     """Whether it may be lower by design: the slot is unknown, or shares its lanes with another."""
+    by_slot: bool
+    """Whether it is all that the slot of a card with a display has: a slot of the chipset has four lanes."""
     evidence: Mapping[str, Any]
 
     @property
@@ -185,8 +187,9 @@ def _link(
     reported = [number for number in own if number] or [value]
     able = min([*reported, slot] if slot is not None and slot >= value else reported)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
-    may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(pcie["virtual"]) or len(path) < 2
-    return PcieLink(card, value, able, max(reported), may_be_less, evidence)
+    display = path[0]["kind"].startswith(DISPLAY)
+    may_be_less = display or bool(pcie["virtual"]) or len(path) < 2
+    return PcieLink(card, value, able, max(reported), may_be_less, display and slot == value, evidence)
 
 
 def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
@@ -207,7 +210,8 @@ def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding
             yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
         elif odd_card and not odd_card.whole_node:
             text += f"{unit.format(odd_card.usual)} as on {odd_card.share}"
-            yield code.warn(text, evidence=link.evidence, **link.card.where)
+            text += f"; its slot has {unit.format(link.value)}" if link.by_slot else ""
+            yield (code.info if link.by_slot else code.warn)(text, evidence=link.evidence, **link.card.where)
         else:
             narrow += [link] if link.value < link.card_able and code is WIDTH else []
     yield from _whole_nodes(code, unit, [odd_card for odd_card in odd.values() if odd_card.card.node not in named])

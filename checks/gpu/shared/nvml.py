@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preflight.check import Probe
-from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle, Health, Mig, System
+from preflight.checks.gpu.shared.readings import AT_WORK, GpuIdentity, GpuProcess, Handle, Health, Mig, System
 from preflight.sdk.gpu_clocks import BRAKE, HW_THERMAL, SLOWED, SW_THERMAL
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
@@ -213,6 +213,8 @@ def health(index: int) -> Health:
     names = ("NVML_FI_DEV_MEMORY_TEMP", "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", *THROTTLED.values())
     memory_temperature, recovery_action, *throttled = field_values(gpu, [(name, 0) for name in names])
     remapped, margin = _remapped(gpu), call("nvmlDeviceGetMarginTemperature", gpu)
+    rates = call("nvmlDeviceGetUtilizationRates", gpu)
+    utilization = int(rates.gpu) if rates is not None else None
     return {
         "ecc": bool(mode[0]) if mode else None,
         "ecc_pending": bool(mode[1]) if mode else None,
@@ -238,6 +240,8 @@ def health(index: int) -> Health:
         "memory_reserved": reserved,
         "processes": _processes(gpu),
         "inforom_valid": _inforom_valid(gpu),
+        "utilization": utilization,
+        "pcie_kbs": _pcie_kbs(gpu) if (utilization or 0) >= AT_WORK else None,
     }
 
 
@@ -248,6 +252,12 @@ THROTTLED = {
 }
 """The counters of lowered clocks that are no part of normal work, as the software's power cap is: a card at work often
 meets it."""
+
+
+def _pcie_kbs(gpu: Any) -> int | None:
+    """0 is what it sends, 1 what it receives; each takes 20 ms."""
+    ways = [call("nvmlDeviceGetPcieThroughput", gpu, counter) for counter in (0, 1)]
+    return sum(ways) if None not in ways else None
 
 
 def flag(value: Any) -> bool | None:
@@ -338,9 +348,11 @@ def _processes(gpu: Any) -> list[GpuProcess] | None:
     if lists[0] is None:
         return None
     found: dict[int, GpuProcess] = {}
+    computes = {int(process.pid) for listed in (lists[0], lists[2]) for process in listed or ()}
     for process in (process for listed in lists for process in listed or ()):
-        memory = process.usedGpuMemory
-        found[int(process.pid)] = {"pid": int(process.pid), "memory": int(memory) if memory is not None else None}
+        pid, memory = int(process.pid), process.usedGpuMemory
+        found[pid] = {"pid": pid, "memory": int(memory) if memory is not None else None}
+        found[pid] |= {"draws": True} if pid not in computes else {}
     return [found[pid] for pid in sorted(found)]
 
 

@@ -50,10 +50,16 @@ class GpuIdentity(TypedDict):
     mig: Mig | None
 
 
+AT_WORK = 50
+"""Per cent of a sample in which a kernel ran, from which a GPU counts as at work."""
+
+
 class GpuProcess(TypedDict):
     pid: int
     memory: int | None
     """Bytes."""
+    draws: NotRequired[bool]
+    """Whether it is listed for graphics alone (type G of nvidia-smi)."""
 
 
 class Health(TypedDict):
@@ -100,6 +106,10 @@ class Health(TypedDict):
     """Compute, graphics and MPS; None if they cannot be listed. Pids are those of this process's namespace or the
     host's."""
     inforom_valid: bool | None
+    utilization: NotRequired[int | None]
+    """Per cent of the last sample, of 1/6 to 1 s, in which a kernel ran."""
+    pcie_kbs: NotRequired[int | None]
+    """KB/s over PCIe, both ways, if it is at work."""
 
 
 class Pcie(TypedDict):

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from preflight.check import Action, After, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
-from preflight.checks.gpu.topology import outliers, paths, plotted, topo_drawing
+from preflight.checks.gpu.topology import display_cards, isolation, outliers, paths, plotted, topo_drawing
+from preflight.checks.gpu.topology.isolation import Isolation
 from preflight.checks.gpu.topology.outliers import Cell, DifferingPairs, FarNic, GpuPair
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
-PARTS = (nvml_errors,)
+PARTS = (nvml_errors, display_cards)
 READS = dict.fromkeys((INVENTORY, NVLINK), After.READS)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, after=READS)
 CHECK = "gpu.topology"
@@ -74,6 +75,7 @@ def measure(ctx: Context) -> Facts:
         "cpus": ranges.to_text(cpus),
         "bound": len(cpus) < (os.cpu_count() or 1),
         "cpu": paths.cpu(),
+        "isolation": isolation.read() if look["gpus"] else None,
     }
     return nvml_survey.complete(ctx, facts)
 
@@ -84,6 +86,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     wired = layouts(facts, run)
     pairs = outliers.pairs(wired, _without_p2p(run))
     yield from _p2p(pairs)
+    yield from display_cards.findings(pairs, _isolations(facts, run))
     found, ties = outliers.other_layout(wired)
     yield from _findings_of(LAYOUT.warn, found, "the PCIe path {between} is {text}, {expected}")
     yield from (LAYOUT.warn(f"{tie}; expected the same") for tie in ties)
@@ -108,14 +111,11 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return "; ".join(parts)
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    wired = layouts(facts, run)
-    return topo_drawing.draw(wired, _wrong(wired, run))
-
-
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     wired = layouts(facts, run)
-    return plotted.wirings(wired, _wrong(wired, run))
+    wrong = _wrong(wired, run)
+    yield from topo_drawing.tables(wired, wrong)
+    yield from plotted.wirings(wired, wrong)
 
 
 def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
@@ -145,6 +145,11 @@ def _without_p2p(run: Run) -> set[str]:
 
 def _is_not_ready(fabric: Fabric) -> bool:
     return fabric["state"] in (1, 2) or (fabric["state"] == 3 and fabric["status"] != 0)
+
+
+def _isolations(facts: Mapping[int, Facts], run: Run) -> dict[str, Isolation]:
+    """By node."""
+    return by_node({rank: known for rank, measured in facts.items() if (known := measured.get("isolation"))}, run)
 
 
 def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:

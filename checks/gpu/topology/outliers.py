@@ -1,5 +1,6 @@
 """Which pairs of GPUs, and which of their network cards, differ from their siblings."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
@@ -15,6 +16,8 @@ STATUSES = {
 }  # fmt: skip
 """NVML's reasons for the lack of P2P (nvml.h, nvmlGpuP2PStatus_t); 6 is unknown."""
 CHIPSET = 1
+GEFORCE = re.compile(r"GeForce RTX|TITAN RTX")
+"""Since Turing, only modified kernel modules let these reach each other over PCIe, by way of BAR1."""
 FEWEST = 8
 """The fewest GPUs per node for calling a single one odd: servers with fewer slots are often uneven."""
 Cell = tuple[int, int]
@@ -45,6 +48,11 @@ class GpuPair(NamedTuple):
     @property
     def linked(self) -> bool:
         return self.layout.linked(self.gpu, self.other)
+
+    @property
+    def geforce(self) -> bool:
+        """Whether NVIDIA's driver refuses them P2P over PCIe, whatever reason it names (older ones: the chipset)."""
+        return any(GEFORCE.search(self.layout.cards[gpu].name) for gpu in self.cell)
 
     @property
     def siblings(self) -> tuple[str, ...]:
@@ -135,7 +143,9 @@ def no_p2p(everyone: list[GpuPair]) -> tuple[list[DifferingPairs], list[tuple[st
         if votes.decided and votes.usual:
             expected = f"expected it as between {votes.share('pair')} that are {word} apart"
             found += [(pair, STATUSES[pair.ways[0] or 0], expected) for pair in alike if not pair.works]
-        elif wanted := [pair for pair in alike if CHIPSET in pair.ways and word in pair.layout.p2p_within]:
+        elif wanted := [
+            pair for pair in alike if CHIPSET in pair.ways and word in pair.layout.p2p_within and not pair.geforce
+        ]:
             expected = f"expected it: NCCL uses it between GPUs that are {word} apart"
             found += [(pair, STATUSES[CHIPSET], expected) for pair in wanted]
         elif not votes.decided:

@@ -1,9 +1,9 @@
-"""Draws how the nodes' GPUs and network cards are wired, like `nvidia-smi topo -m`."""
+"""How the nodes' GPUs and network cards are wired, as a table like that of `nvidia-smi topo -m`."""
 
 import textwrap
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from preflight.check import grouped, ranges
+from preflight.check import grouped, plots, ranges
 from preflight.checks.gpu.topology.outliers import Cell, pairs
 from preflight.checks.gpu.topology.paths import NEARNESS
 from preflight.checks.gpu.topology.topo_facts import Layout, kind
@@ -19,22 +19,19 @@ Wrong = Mapping[Cell, str]
 """Cells to mark with "!", and their text; "" means the usual word."""
 
 
-def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]:
+def tables(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[plots.Table]:
     """A matrix per kind of node, the most frequent first. `wrong`: by node."""
     kinds = alike(layouts, wrong)
-    words: set[str] = set()
-    for same in kinds[:MOST_LAYOUTS]:
+    for place, same in enumerate(kinds[:MOST_LAYOUTS]):
+        rest = kinds[MOST_LAYOUTS:] if place == MOST_LAYOUTS - 1 else []
+        left = [f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other layout')} not shown"]
         first = same[0]
         others = f" and {ranges.count(len(same) - 1, 'other')} like it" if len(same) > 1 else ""
-        yield f"{first.node}{others}: {kind(first)}"
         nics = _fitting(first, wrong.get(first.node, {}))
-        rows = _rows(first, wrong.get(first.node, {}), nics)
-        words |= {word for row in rows for word in row}
-        yield from ("", *_aligned(rows), "", *_names(first, nics), *_p2p(first), "")
-    if len(kinds) > MOST_LAYOUTS:
-        rest = kinds[MOST_LAYOUTS:]
-        yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other layout')} not shown"
-    yield from _legend(words)
+        heads, *rows = _rows(first, wrong.get(first.node, {}), nics)
+        note = [*_names(first, nics), *_p2p(first), *_legend({word for row in rows for word in row})]
+        note += left if rest else []
+        yield plots.Table(f"{first.node}{others}: {kind(first)}", heads, rows, "\n".join(note), screen="always")
 
 
 def alike(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> list[list[Layout]]:
@@ -57,7 +54,7 @@ def _fitting(layout: Layout, wrong: Wrong) -> list[int]:
     near = [[row[gpus + nic] for row in layout.near] for nic in range(len(layout.nics))]
     distance = [min((NEARNESS.index(word) for word in words if word in NEARNESS), default=9) for words in near]
     nearest = sorted(range(len(near)), key=distance.__getitem__)
-    while nearest and max(map(len, _aligned(_rows(layout, wrong, nearest)))) > WIDTH:
+    while nearest and _width(_rows(layout, wrong, nearest)) > WIDTH:
         nearest.pop()
     return sorted(nearest)
 
@@ -72,7 +69,7 @@ def _rows(layout: Layout, wrong: Wrong, nics: list[int]) -> list[list[str]]:
     for row in shown:
         cells = [_cell(layout, row, column, wrong) for column in shown]
         rows.append([labels[row], *cells, *_affinity(layout, row, on_grace)])
-    return rows
+    return [row + [""] * (len(rows[0]) - len(row)) for row in rows]
 
 
 def _cell(layout: Layout, row: int, column: int, wrong: Wrong) -> str:
@@ -113,13 +110,9 @@ def _short(cpus: str) -> str:
     return cpus if len(cpus) <= MOST_CPUS else f"{parts[0]},{parts[1]}..{parts[-1]}"
 
 
-def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Two spaces between columns, or one if the line would be too long."""
-    padded = [row + [""] * (len(rows[0]) - len(row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
-    space = "  " if sum(widths) + 2 * len(widths) <= WIDTH else " "
-    for row in padded:
-        yield space.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _width(rows: list[list[str]]) -> int:
+    """With a space between columns: with two, as a terminal has them, the last ones stand below the others."""
+    return sum(max(map(len, column)) + 1 for column in zip(*rows, strict=True)) - 1
 
 
 def _names(layout: Layout, shown: list[int]) -> list[str]:

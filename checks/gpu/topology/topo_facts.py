@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import Run, grouped
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import GpuPlace, NvLink, Peer
+from preflight.checks.gpu.topology.isolation import Isolation
 from preflight.checks.gpu.topology.paths import NEARNESS, Cpu, Device, nearness
 
 NVLINK = "gpu.nvlink"
@@ -28,6 +29,8 @@ class Facts(TypedDict):
     bound: bool
     """Whether they are fewer than the node has."""
     cpu: Cpu
+    isolation: NotRequired[Isolation | None]
+    """Of the node's cards with a display; None if it has none, or if this rank looks at no GPU."""
 
 
 @dataclass(frozen=True)

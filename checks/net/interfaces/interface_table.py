@@ -143,7 +143,7 @@ class World:
 
     def details(
         self, ranks_: Sequence[int], trouble: InterfaceTrouble | None = None, **evidence: Any
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Details for a finding about these nodes: names a single node, and a variable that all have."""
         trouble = trouble or InterfaceTrouble("")
         asked = self.variable if ranks_ and all(map(self.is_set, ranks_)) else ""

@@ -91,7 +91,7 @@ def _is_bad(what: Seen, limit: float) -> bool | None:
     return False if looked.segments >= ENOUGH and not looked.lost else None
 
 
-def _evidence(what: Seen, receiver: Facts) -> dict[str, Any]:
+def _evidence(what: Seen, receiver: Facts) -> dict[str, object]:
     """Of one pair, with numbers of packets."""
     rose = {name: count for name, count in receiver.get("rose", {}).items() if not name.endswith(NO_LOSSES)}
     first, looked = Sent(*what.get("sent", ())), _in_bursts(what)

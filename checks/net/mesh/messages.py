@@ -43,10 +43,10 @@ class PairTrouble:
         yield from messages.sides_or_pairs()
 
 
-def evidence_of(nodes: Nodes, more: Mapping[Pair, Any]) -> Callable[[Sequence[Pair]], dict[str, Any]]:
+def evidence_of(nodes: Nodes, more: Mapping[Pair, Any]) -> Callable[[Sequence[Pair]], dict[str, object]]:
     """What gives the evidence of bad pairs, for the fix: that of the first one; the facts have the others' values."""
 
-    def of(bad: Sequence[Pair]) -> dict[str, Any]:
+    def of(bad: Sequence[Pair]) -> dict[str, object]:
         a, b = bad[0]
         shown = {"address": nodes[b]["address"], "interface": nodes[a]["interface"]}
         return shown | ({"measured": more[a, b]} if (a, b) in more else {})
@@ -115,7 +115,7 @@ class _Messages:
             where["fix"] = LEGS + self.trouble.code(pairs).fix
         return self._found(text, pairs, noticed_by=tuple(others), **where)
 
-    def _where(self, node: int) -> dict[str, Any]:
+    def _where(self, node: int) -> dict[str, object]:
         return {"node": self.name(node), "interface": self.interfaces.get(node) or None}
 
     def _sides(self, rest: Sequence[Pair]) -> Finding:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.check import Action, Code, Finding, Run, Severity
+from preflight.check import Action, Code, Finding, Run, Severity, compare
 from preflight.checks.net.shared.hca import INFINIBAND
 from preflight.checks.net.shared.hca_counters import WENT_DOWN
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings
@@ -32,13 +32,16 @@ def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble]
     except one that waits for its subnet manager, or that NCCL_IB_HCA asks for. A port down on most nodes may be
     intended: of these, only those that were up before are named."""
     known = [use for node in of.values() for use in node.wanted if use.port["state"]]
+    dead = _dead_alone(known)
     down: dict[Use, PortTrouble] = {}
     undecided: list[Tie[str]] = []
     for item in compare_ports((use.has(use.port["state"]) for use in known), good=ACTIVE):
         if isinstance(item, Tie):
             undecided += [item] if ACTIVE in item.votes.ranks_of else []
         elif item.usual == ACTIVE:
-            down[item.port.about] = _down(item.port.about, of, run, item.as_on, FAIL if item.has_twin else WARN)
+            use = item.port.about
+            worst, alone = FAIL if item.has_twin or use in dead else WARN, FAIL if use in dead else WARN
+            down[use] = _down(use, of, run, item.as_on, worst, alone)
     differing = {item.port.label for item in undecided}
     for use in known:
         why = "" if use.is_active or use in down else _why(use, of[use.rank], differing)
@@ -66,9 +69,26 @@ def _fell(use: Use) -> bool:
     return use.port["physical"] == POLLING and use.port["counters"].get(WENT_DOWN, 0) > 0
 
 
-def _down(use: Use, of: Mapping[int, NodePorts], run: Run, why: str, worst: Severity) -> PortTrouble:
+def _dead_alone(known: Sequence[Use]) -> set[Use]:
+    """Ports without a link, though a cable is looked for, while more than three of four siblings in their node are up:
+    nobody cables seven of eight. That is sure without another node."""
+    ports = compare(((use, use.is_active) for use in known), _kind)
+    few = (group for group in ports.values() if group.votes.decided and group.votes.usual)
+    odd = [[use for use, _ in group.odd()] for group in few if 4 * len([*group.odd()]) < len(group.values)]
+    return {use for uses in odd for use in uses if use.port["physical"] == POLLING}
+
+
+def _kind(use: Use) -> tuple[int, str, str]:
+    return use.rank, use.has("").kind, use.function
+
+
+def _down(
+    use: Use, of: Mapping[int, NodePorts], run: Run, why: str, worst: Severity, alone: Severity = WARN
+) -> PortTrouble:
     node = of[use.rank]
-    severity = weighed(WARN if node.is_aside(use) else worst, node, use.vendor, run)
+    severity = weighed(
+        WARN if node.is_aside(use) else worst, node, use.vendor, run, WARN if node.is_aside(use) else alone
+    )
     return PortTrouble(
         DOWN, severity, use.rank, use.label, _state(use), f"ACTIVE {why}", FIX_WAITS if _waits(use) else None
     )

@@ -123,8 +123,8 @@ def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: S
     for other vendors' cards, which never fail."""
     if run.job.backend != "nccl" or not node.uses_verbs:
         return Severity.INFO
-    if len(run.job.nodes) < 2:
-        return Severity.INFO if severity is Severity.INFO else alone
+    if len(run.job.nodes) < 2 and severity is not Severity.INFO:
+        severity = alone
     return Severity.WARN if severity is Severity.FAIL and vendor != MELLANOX else severity
 
 

@@ -249,7 +249,9 @@ def _shm(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     least = run[SHM_MIB] or (SHM_NCCL if nccl else SHM_GLOO_A_RANK * len(node.ranks))
     if free is not None and free < least:
         full = nccl and run.job.world_size > 1 and free < SHM_FULL
-        text = f"{free:,} MiB are free in /dev/shm, of {measured['shm_mib']:,}, expected at least {least:,} MiB"
+        there = f"{free:,} MiB are free in /dev/shm, of {measured['shm_mib']:,}"
+        there = there if measured["shm_mib"] else "there is no /dev/shm, or it has no room at all"
+        text = f"{there}, expected at least {least:,} MiB"
         yield _say(SHM.fail if full else SHM.warn, "shm", measured, node, text, least)
 
 

@@ -31,7 +31,7 @@ from preflight.check import (
     vote,
     words,
 )
-from preflight.checks.train.model import traits, user_model
+from preflight.checks.train.model import changes, exchanged, traits, user_fixes, user_model
 from preflight.checks.train.model.facts import Facts, Wanted
 from preflight.checks.train.shared import model_source, parity, plotted
 from preflight.sdk import effective_batch
@@ -48,7 +48,7 @@ def _deadline(job: Job) -> float:
     return 300.0 + job.world_size / 64
 
 
-PARTS = (parity, traits)
+PARTS = (parity, traits, exchanged, changes)
 MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 PLAN = Plan(
     Scope.WORLD,
@@ -170,6 +170,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     tried = {rank: own for rank, own in facts.items() if own["traits"]}
     if tried:
         yield from traits.told(tried)
+        yield from changes.told(tried)
     trained = {rank: own for rank, own in tried.items() if own["strategies"] and not own["mistake"]}
     said = False
     yield from _untied(trained, run)
@@ -177,9 +178,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         its = {rank: _compared(own["strategies"][strategy]) for rank, own in trained.items()}
         if not next(iter(its.values()))["variants"]:
             continue
-        for found in parity.judge(its, run, strategy, parity.Judging(is_known=False)):
+        for found in parity.judge(its, run, strategy, user_fixes.how(strategy, next(iter(trained.values())))):
             if found.code is not parity.UNSTEADY or not said:  # it concerns training alone, which strategies share
-                yield found
+                yield user_fixes.of(found, strategy)
             said |= found.code is parity.UNSTEADY
 
 

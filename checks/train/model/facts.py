@@ -8,6 +8,7 @@ from preflight.check import UserCode
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.user.control import Forward
     from preflight.train_smoke.user.validation import MistakeFacts
 
 
@@ -27,9 +28,11 @@ class ModelFacts(TypedDict):
     """Rows of the global batch."""
     own: int
     """This rank's rows."""
+    dropped: int
+    """Rows that were left out, so that all ranks have equally many."""
 
 
-UNKNOWN = ModelFacts(layout="", weights="", batch="", batch_words="", made_up=[], smaller="", rows=0, own=0)
+UNKNOWN = ModelFacts(layout="", weights="", batch="", batch_words="", made_up=[], smaller="", rows=0, own=0, dropped=0)
 """Of a rank that did not get that far."""
 
 
@@ -44,6 +47,8 @@ class Facts(ModelFacts):
     """The first parameter that differs from the first rank's model."""
     loaded: bool
     """Whether the first rank's weights were loaded on all, since ranks differed."""
+    forward: "NotRequired[Forward | None]"
+    """What one forward pass of all ranks together exchanged and changed."""
     unused: list[str]
     """Parameters left unchanged, since they get no gradient on some rank."""
     left_out: dict[str, str]

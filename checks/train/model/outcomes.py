@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import training
+    from preflight.train_smoke.user.control import Forward
     from preflight.train_smoke.user.validation import MistakeFacts
 
 
@@ -66,3 +67,5 @@ class JointTraining:
     outcomes: Sequence[VariantOutcome] = ()
     skipped: str = ""
     """Why it ended early, though nothing is wrong."""
+    forward: "Forward | None" = None
+    """What one forward of all ranks together did; None if it raised."""

@@ -15,6 +15,7 @@ from preflight.checks.train.shared import model_source
 
 if TYPE_CHECKING:
     from preflight.checks.train.shared.model_source import UserModel
+    from preflight.train_smoke.user.solo import Solo
     from preflight.train_smoke.user.traits import Traits
     from preflight.train_smoke.user.validation import Given, MistakeFacts
 
@@ -45,7 +46,7 @@ class Skipped:
 Alone = PreparedModel | Mistake | Skipped
 
 
-def alone(ctx: Context, code: UserCode, threads: int | None) -> Alone:
+def alone(ctx: Context, code: UserCode, threads: int | None, world: "Solo") -> Alone:
     from preflight.train_smoke.trainer.task import deterministic_arithmetic
     from preflight.train_smoke.user.traits import without_dropout
     from preflight.train_smoke.user.validation import ModelMistake
@@ -62,7 +63,7 @@ def alone(ctx: Context, code: UserCode, threads: int | None) -> Alone:
             user_model = model_source.given(ctx, code, without_dropout)
             with code.blamed():
                 model = _described(ctx, user_model)
-                return PreparedModel(user_model.given, _traits(ctx, user_model.given, doing), model)
+                return PreparedModel(user_model.given, _traits(ctx, user_model.given, doing, world), model)
     except TooSlow as slow:
         return Skipped(str(slow), model)
     except Exception as error:
@@ -88,19 +89,21 @@ def _described(ctx: Context, user_model: "UserModel") -> ModelFacts:
         made_up=[*user_model.made_up],
         smaller=user_model.smaller,
         rows=given.rows,
-        own=len(_own_rows(ctx, given)) if given.rows > ctx.group_rank else 0,
+        own=len(own_rows(ctx, given)) if given.rows > ctx.group_rank else 0,
+        dropped=user_model.dropped,
     )
 
 
-def _traits(ctx: Context, given: "Given", doing: Callable[[str], None]) -> "Traits":
+def _traits(ctx: Context, given: "Given", doing: Callable[[str], None], world: "Solo") -> "Traits":
     from preflight.train_smoke.user import traits
 
     dropouts = traits.without_dropout(given.model)
     doing("training it alone for one step")
-    return traits.traits(given, _own_rows(ctx, given), ctx.device, dropouts, doing)
+    with world.world():
+        return traits.traits(given, own_rows(ctx, given), ctx.device, dropouts, doing, world)
 
 
-def _own_rows(ctx: Context, given: "Given") -> list[int]:
+def own_rows(ctx: Context, given: "Given") -> list[int]:
     from preflight.train_smoke.user import task as user_task
 
     return user_task.rows_of(given.rows, ctx.group_rank, len(ctx.members))

@@ -1,13 +1,15 @@
 """Trains a user's model under the strategies, all ranks together: one variant after the other."""
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
-from preflight.checks.train.model import mistakes
+from preflight.checks.train.model import exchanged, mistakes
 from preflight.checks.train.model.agree import Agreement
+from preflight.checks.train.model.controlled import controlled
 from preflight.checks.train.model.facts import Wanted
 from preflight.checks.train.model.outcomes import (
     JointTraining,
@@ -27,13 +29,16 @@ if TYPE_CHECKING:
     from preflight.train_smoke.strategies import training
     from preflight.train_smoke.trainer.task import TrainingTask
     from preflight.train_smoke.trainer.wrapped import Variant
+    from preflight.train_smoke.user import task as user_task
+    from preflight.train_smoke.user.control import Forward
+    from preflight.train_smoke.user.solo import Solo
     from preflight.train_smoke.user.tensor_parallel import NotRun
     from preflight.train_smoke.user.traits import Traits
     from preflight.train_smoke.user.validation import Given, ModelMistake
 
 
 def together(
-    ctx: Context, store: "Store", code: UserCode, given: "Given", agreement: Agreement, wanted: Wanted
+    ctx: Context, store: "Store", code: UserCode, given: "Given", agreement: Agreement, wanted: Wanted, world: "Solo"
 ) -> JointTraining:
     """Called on all ranks together. Raises what this rank alone raises."""
     from preflight.train_smoke.trainer import reference
@@ -43,14 +48,18 @@ def together(
 
     assert agreement["traits"], "ranks train together only if all have them"
     traits, ranks = Traits(**agreement["traits"]), len(ctx.members)
-    unfit = user_task.left_out(wanted.names, exactly=traits.exactly, calls=traits.calls)
-    plan = schedule.schedule(
-        wanted.names, unfit, agreement["step_s"], agreement["left_s"], ranks, exactly=traits.exactly
-    )
-    outcomes, skipped = list[VariantOutcome](), plan.skipped
+    _agree_on_weights(ctx, given, agreement)
+    forward, skipped = controlled(ctx, store, code, given, traits, world, wanted.threads)
+    cutting = _cutting(traits, forward)
+    unfit = user_task.left_out(wanted.names, cutting=cutting, calls=traits.calls)
+    exactly = cutting is not user_task.Cutting.FREELY
+    plan = schedule.schedule(wanted.names, unfit, agreement["step_s"], agreement["left_s"], ranks, exactly=exactly)
+    outcomes, skipped = list[VariantOutcome](), skipped or plan.skipped
+    if skipped:
+        return JointTraining(agreement["loaded"], agreement["unused"], skipped=skipped, forward=forward)
     try:
-        _agree_on_weights(ctx, given, agreement)
-        trainings = _Trainings(ctx, store, code, given, wanted, _task(ctx, given, traits, wanted, plan.steps))
+        task = _task(ctx, given, traits, wanted, plan.steps, forward, world)
+        trainings = _Trainings(ctx, store, code, given, wanted, task)
         chosen = user_task.by_recipe(wanted.names, {*unfit, *plan.left_out})
         for outcome in trainings.outcomes(chosen, agreement["left_s"]):
             outcomes.append(outcome)  # those before an exception are kept
@@ -60,7 +69,17 @@ def together(
             raise
     finally:
         reference.forget()
-    return JointTraining(agreement["loaded"], agreement["unused"], plan.steps, unfit, plan.left_out, outcomes, skipped)
+    return JointTraining(
+        agreement["loaded"], agreement["unused"], plan.steps, unfit, plan.left_out, outcomes, skipped, forward
+    )
+
+
+def _cutting(traits: "Traits", forward: "Forward | None") -> "user_task.Cutting":
+    from preflight.train_smoke.user.task import Cutting
+
+    if forward and forward["exchanged"]:
+        return Cutting.NEVER
+    return Cutting.BY_RANK if traits.exactly else Cutting.FREELY
 
 
 def _agree_on_weights(ctx: Context, given: "Given", agreement: Agreement) -> None:
@@ -83,12 +102,16 @@ def _agree_on_weights(ctx: Context, given: "Given", agreement: Agreement) -> Non
             tensor.copy_(raw.cpu().view(tensor.dtype).view(tensor.shape))
 
 
-def _task(ctx: Context, given: "Given", traits: "Traits", wanted: Wanted, steps: int) -> "TrainingTask":
+def _task(
+    ctx: Context, given: "Given", traits: "Traits", wanted: Wanted, steps: int, forward: "Forward | None", world: "Solo"
+) -> "TrainingTask":
     from preflight.train_smoke.trainer.task import Rates
     from preflight.train_smoke.user import task as user_task
 
     rank, ranks, rates = ctx.group_rank, len(ctx.members), Rates(traits.rate, traits.adamw_rate)
-    return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, exactly=traits.exactly)
+    written = [found["name"] for found in forward["changed"] if found["is_parameter"]] if forward else []
+    how = user_task.SoloSetting(_cutting(traits, forward), world.world, frozenset(written))
+    return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, how)
 
 
 @dataclass(frozen=True)
@@ -160,7 +183,8 @@ class _Trainings:
         variants, among = self._variants(name.strategy), setting.of_members(self.ctx)
         try:
             with self.code.blamed():
-                return training.run(self.task, name.strategy, [name.variant], among, variants)
+                facts = training.run(self.task, name.strategy, [name.variant], among, variants)
+                return exchanged.by_gradient(facts) if self.task.common else facts
         except UserError as error:
             self.ctx.page.leave()  # what a strategy does before the model's forward is marked: the line may be there
             if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
@@ -187,7 +211,7 @@ def _refused(name: VariantName, error: Exception) -> "ModelMistake":
     from preflight.train_smoke.user.validation import ModelMistake
 
     text = f"under {name} torch raises {type(error).__name__}: {mistakes.first_line(error)}"
-    return ModelMistake("refused", text)
+    return ModelMistake("refused", text, stack="".join(traceback.format_exception(error)))
 
 
 def _untied(facts: "training.Facts") -> str:

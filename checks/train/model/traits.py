@@ -12,7 +12,8 @@ UNUSED = Code(
 )
 BATCH_NORM = Code(
     "BatchNorm normalizes by the rows of one rank.",
-    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalizes by all ranks' rows; or use another norm.",
+    fix="Nothing with enough rows per rank. On GPUs torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalizes by "
+    "all ranks' rows (it does not run on CPUs); GroupNorm and LayerNorm normalize each row by itself.",
 )
 NOT_A_MEAN = Code(
     "The loss of all rows is not the mean of the losses of their parts.",
@@ -25,11 +26,16 @@ DROPOUT = Code(
 )
 RANDOM_NUMBERS = Code(
     "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
-    fix="Nothing, if each rank has its own seed in training; otherwise all use the same masks and noise.",
+    fix="Seed by the data-parallel rank after the model is built: ranks with other rows need other masks and noise. "
+    "Ranks that share a layer (tensor parallel) need the same: else each masks a piece of another draw.",
 )
 FEW_ROWS = Code(
     "There are fewer rows than ranks.",
     fix="Return a global batch with at least one row per rank.",
+)
+UNEQUAL_ROWS = Code(
+    "The rows of the batch do not divide by the number of ranks; the last ones are left out.",
+    fix="Nothing: each rank has equally many. Return a multiple of the number of ranks to train on all rows.",
 )
 LEFT_OUT = Code(
     "Variants or steps were left out with this model.",
@@ -50,9 +56,13 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     seen = first["traits"]
     assert seen is not None, "only called for ranks that have some"
     yield from _unused(facts)
-    if seen["apart"]:
+    if seen["apart"] and not exchanges(first):
         yield NOT_A_MEAN.warn(_by_tokens(facts) or _apart(seen["apart"]), evidence={"apart": seen["apart"]})
-    if seen["batch_norms"]:
+    if seen["batch_norms"] and exchanges(first):
+        modules = words.examples(seen["batch_norms"], "module")
+        text = f"BatchNorm normalizes by its running statistics here, in {modules}: the loss exchanges values"
+        yield BATCH_NORM.info(f"{text} between ranks, and one process would normalize by all rows")
+    elif seen["batch_norms"]:
         rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
         modules = words.examples(seen["batch_norms"], "module")
         text = (
@@ -72,6 +82,12 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     yield from _what_was_done(facts, first)
 
 
+def exchanges(own: Facts) -> bool:
+    """Whether forward or the loss exchange values with other ranks."""
+    forward = own.get("forward")
+    return bool(forward and forward["exchanged"])
+
+
 def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding]:
     """What was changed in, or added to, what was given."""
     if first["smaller"]:
@@ -81,6 +97,10 @@ def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding
     idle = [rank for rank, own in facts.items() if not own["own"]]
     if idle:
         yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and contribute nothing")
+    if first["dropped"]:
+        rows = first["rows"] + first["dropped"]
+        text = f"{len(facts)} ranks cannot share {rows} rows equally, so they train on {first['rows']}"
+        yield UNEQUAL_ROWS.info(f"{text}: {first['own']} each")
     yield from _left_out(first)
     if 0 < first["steps"] < STEPS:
         step_s = (first["traits"] or {})["step_s"]
@@ -113,13 +133,16 @@ def _apart(apart: float) -> str:
 def _by_tokens(facts: Mapping[int, Facts]) -> str:
     """A message if the loss is a mean over a rank's own valid tokens, or ""."""
     counts = {rank: own["traits"]["own_tokens"] for rank, own in facts.items() if own["own"] and own["traits"]}
-    where = {own["traits"]["tokens"] for own in facts.values() if own["traits"]}
-    if len(where) != 1 or "" in where or not all(counts.values()):
+    where = {own["traits"]["weighs_by"] for own in facts.values() if own["traits"]}
+    if len(where) != 1 or "" in where or not any(counts.values()):
         return ""
     fewest, most = (by(counts, key=lambda rank: counts[rank]) for by in (min, max))
+    none = [rank for rank, count in counts.items() if not count]
     weighs = (
-        f": a token of rank {fewest}, which has {counts[fewest]}, weighs {counts[most] / counts[fewest]:.2g} times as "
-        f"much as one of rank {most}, which has {counts[most]}"
+        f": {ranges.ranks(none)} without any weigh as much as the others"
+        if none
+        else f": a token of rank {fewest}, which has {counts[fewest]}, weighs {counts[most] / counts[fewest]:.2g} "
+        f"times as much as one of rank {most}, which has {counts[most]}"
         if counts[fewest] < counts[most]
         else ""
     )

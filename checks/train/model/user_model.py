@@ -27,16 +27,18 @@ Outcome = TypeVar("Outcome", bound=VariantOutcome)
 def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
     """Raises Skip."""
     from preflight.train_smoke.trainer.task import import_dynamo
+    from preflight.train_smoke.user.solo import Solo
 
     end = time.monotonic() + ctx.deadline_s
     ctx.process_group()
     ctx.doing("importing torch._dynamo")
     import_dynamo()
-    alone, store = prepare.alone(ctx, code, wanted.threads), ctx.store()
+    world = Solo(ctx.part_of_group((ctx.group_rank,)))
+    alone, store = prepare.alone(ctx, code, wanted.threads, world), ctx.store()
     agreement = agree.agree(ctx, store, alone, end - time.monotonic())
     joint = JointTraining()
     if agreement["go"] and isinstance(alone, PreparedModel):
-        joint = together(ctx, store, code, alone.given, agreement, wanted)
+        joint = together(ctx, store, code, alone.given, agreement, wanted, world)
     facts = _facts(alone, agree.first_difference(ctx, alone, agreement), joint)
     if reason := facts["skipped"] or agreement["skipped"]:
         raise Skip(reason, facts)
@@ -52,6 +54,7 @@ def _facts(alone: Alone, unlike: str, joint: JointTraining) -> Facts:
         "traits": vars(alone.traits) if isinstance(alone, PreparedModel) else None,
         "unlike": unlike,
         "loaded": joint.loaded,
+        "forward": joint.forward,
         "unused": [*joint.unused],
         "left_out": {**joint.unfit, **joint.late, **dict.fromkeys(late, "earlier variants left no time for it")},
         "late": [*joint.late, *late],

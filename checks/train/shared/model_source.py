@@ -53,6 +53,8 @@ class UserModel:
     """What preflight added to what was given, in words."""
     smaller: str
     """How a configuration's model was made smaller, and why."""
+    dropped: int = 0
+    """Rows of the batch that were left out, so that all ranks have equally many."""
 
 
 def given(ctx: Context, code: UserCode, ready: "Callable[[nn.Module], object] | None" = None) -> UserModel:
@@ -72,7 +74,8 @@ def given(ctx: Context, code: UserCode, ready: "Callable[[nn.Module], object] | 
         form = completion.completed(built, len(ctx.members))
         complete = validation.given(form.made, again)
     user_task.fits(complete, ctx.device, ranks_here(ctx))
-    return UserModel(complete, form.made_up, smaller)
+    equal = complete.with_equal_shares(len(ctx.members))
+    return UserModel(equal, form.made_up, smaller, complete.rows - equal.rows)
 
 
 def ranks_here(ctx: Context) -> int:

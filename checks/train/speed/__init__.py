@@ -5,8 +5,9 @@ under DDP and FSDP2. Told are samples and tokens per second, how much of that sc
 time of each phase of a step (fetching the batch, forward, backward until the last gradient, waiting for other ranks,
 the optimizer), how much communication no computation covers, and what each strategy takes of memory.
 
-A rank that computes late is told from those that wait for it. On one or two CPU cores many ranks are slower than one:
-that is shown, and is no finding. Formulas and sources: docs/speed.md.
+A rank that computes late, in each step or now and then, is told from those that wait for it. Ranks that share few
+CPU cores may be no faster than one: that is shown, and is a finding only where they are far slower. Formulas and
+sources: docs/speed.md.
 """
 
 import contextlib
@@ -31,12 +32,15 @@ from preflight.check import (
 from preflight.checks.train.shared import model_source
 from preflight.checks.train.speed import (
     causes,
+    data_bound,
     fewer_cores,
     given,
     measuring,
     memory_fit,
     plotted,
     slow_links,
+    slower,
+    stalls,
     stragglers,
     table,
     throttled,
@@ -49,11 +53,14 @@ from preflight.train_smoke.trainer.names import TIMED
 if TYPE_CHECKING:
     from preflight.train_smoke.speed.training import TimedSteps
 
+    Rounds = dict[int, list[TimedSteps]]
+    """Of each rank, under the strategy whose ranks are told from each other."""
+
 NOT_TIMED = Code(
     "A strategy was not timed.",
     fix="See the message; for want of time set --deadline, or fewer of train.speed.strategies.",
 )
-PARTS = (stragglers, fewer_cores, slow_links, memory_fit)
+PARTS = (stragglers, stalls, fewer_cores, slow_links, slower, data_bound, memory_fit)
 MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
 PLAN = Plan(
     Scope.WORLD,
@@ -66,7 +73,7 @@ PLAN = Plan(
         "train.model": After.UNLESS_FAILED,
     },
     fresh=lambda asked: asked.sets(MODEL),
-    facts_version=2,
+    facts_version=3,
 )
 LOADER = option(UserCode.parse, None, "returns an iterable of this rank's batches for its loss, as MODULE:FUNCTION")
 
@@ -112,18 +119,29 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     name, timed = run[STRATEGIES][0], _rounds(facts, run)
-    behind = [*fewer_cores.behind(timed, facts, run)]
-    few = _few(behind)
-    yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
-    yield from stragglers.judge(timed, facts, run, name, few)
-    yield from throttled.judge(_stopped(timed, facts, run, few), facts, run, name)
-    yield from slow_links.judge(facts, run, name)
+    held_up = [*_held_up(timed, facts, run, name)]
+    yield from held_up
+    if not held_up and timed:  # what holds ranks up explains these, too
+        yield from slower.judge(facts, run, name)
     yield from memory_fit.judge(_fits(facts, run), run)
     for strategy, why in facts[min(facts)]["not_timed"].items():
         yield NOT_TIMED.not_measured(f"{strategy} was not timed: {why}")
 
 
-def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]]":
+def _held_up(timed: "Rounds", facts: AllFacts, run: Run, name: str) -> Iterator[Finding]:
+    """What the ranks wait for."""
+    behind = [*fewer_cores.behind(timed, facts, run)]
+    few = _few(behind)
+    yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
+    yield from stragglers.judge(timed, facts, run, name, few)
+    stopped = _stopped(timed, facts, run, few)
+    yield from throttled.judge(iter(stopped), facts, run, name)
+    yield from stalls.judge(_stalled(timed, run, few, stopped), [*timed], run, name)
+    yield from slow_links.judge(facts, run, name)
+    yield from data_bound.judge(timed, name)
+
+
+def _rounds(facts: Mapping[int, Facts], run: Run) -> "Rounds":
     """Of the strategy whose ranks are told from each other."""
     name = run[STRATEGIES][0]
     return {rank: own["strategies"][name]["rounds"] for rank, own in facts.items() if name in own["strategies"]}
@@ -133,12 +151,20 @@ def _few(behind: Sequence[fewer_cores.Behind]) -> set[int]:
     return {rank for late in behind for rank in late.ranks}
 
 
-def _stopped(
-    timed: "Mapping[int, Sequence[TimedSteps]]", facts: AllFacts, run: Run, few: set[int]
-) -> Iterator[throttled.ThrottledRank]:
+def _late(timed: "Rounds", run: Run) -> set[int]:
+    return {its.rank for its in stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))}
+
+
+def _stopped(timed: "Rounds", facts: AllFacts, run: Run, few: set[int]) -> list[throttled.ThrottledRank]:
     """Of whom nothing else is told."""
-    late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
-    return throttled.stopped(timed, facts, run, run[STRATEGIES][0], {*few, *(its.rank for its in late)})
+    return [*throttled.stopped(timed, facts, run, run[STRATEGIES][0], few | _late(timed, run))]
+
+
+def _stalled(
+    timed: "Rounds", run: Run, few: set[int], stopped: Sequence[throttled.ThrottledRank]
+) -> list[stalls.Stalls]:
+    """Of whom nothing else is told."""
+    return [*stalls.found(timed, few | _late(timed, run) | {its.rank for its in stopped})]
 
 
 def _fits(facts: Mapping[int, Facts], run: Run) -> dict[int, memory_fit.RankFit]:
@@ -155,17 +181,13 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return f"{told}; {batch}"
 
 
-def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    fits, rows = _fits(facts, run), run[memory_fit.BATCH]
-    yield from table.draw(facts, run, memory_fit.without_room(fits, rows) if rows else ())
-    if fits and rows:
-        yield ""
-        yield from table.grid(memory_fit.rows_of_table(fits, rows))
-
-
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     timed = _rounds(facts, run)
     few = _few([*fewer_cores.behind(timed, facts, run)])
-    late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
     stopped = _stopped(timed, facts, run, few)
-    yield from plotted.plot(facts, run, {*few, *(its.rank for its in late), *(its.rank for its in stopped)})
+    stalled = _stalled(timed, run, few, stopped)
+    odd = {*few, *_late(timed, run), *(its.rank for its in stopped), *(its.rank for its in stalled)}
+    fits, rows = _fits(facts, run), run[memory_fit.BATCH]
+    yield from plotted.plot(facts, run, odd, memory_fit.without_room(fits, rows) if rows else {})
+    if fits and rows:
+        yield memory_fit.table(fits, rows)

@@ -4,6 +4,7 @@ import csv
 import functools
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,25 +19,27 @@ if TYPE_CHECKING:
 class Percentiles(NamedTuple):
     """Seconds."""
 
+    mean: float
     p50: float
     p95: float
     p99: float
 
 
 def percentiles(every: "Iterable[TimedSteps]") -> Percentiles:
-    """Of the steps of all ranks, the nearest ones."""
+    """Of the steps of all ranks, the nearest ones; with their mean."""
     steps = sorted(step for series in every for step in series["steps"])
-    return Percentiles(*(steps[min(len(steps) - 1, int(share * len(steps)))] for share in (0.5, 0.95, 0.99)))
+    nearest = (steps[min(len(steps) - 1, int(share * len(steps)))] for share in (0.5, 0.95, 0.99))
+    return Percentiles(statistics.fmean(steps), *nearest)
 
 
 def samples_per_s(samples: int, series: "TimedSteps") -> float:
-    """By the median step."""
-    return samples / statistics.median(series["steps"])
+    """By the time that all steps took: a median hides those in which a rank stands still."""
+    return samples / statistics.fmean(series["steps"])
 
 
 def together(facts: AllFacts, series: "Mapping[int, TimedSteps]") -> float:
     """Samples per second of all ranks, whose steps end together."""
-    return sum(facts[rank]["samples"] for rank in series) / percentiles(series.values()).p50
+    return sum(facts[rank]["samples"] for rank in series) / percentiles(series.values()).mean
 
 
 def solo(facts: AllFacts, job: Job) -> dict[int, float]:
@@ -91,6 +94,11 @@ def most_exposed(facts: AllFacts, name: str) -> "Exposed | None":
     return max((its["exposed"] for its in _of(facts, name)), key=lambda its: its["exposed"], default=None)
 
 
+def least_exposed(facts: AllFacts, name: str) -> "Exposed | None":
+    """Of the rank that waits least for others in its collectives: what is communication, and no waiting."""
+    return min((its["exposed"] for its in _of(facts, name)), key=lambda its: its["exposed"], default=None)
+
+
 def _of(facts: AllFacts, name: str) -> list[StrategySpeed]:
     return [own["strategies"][name] for own in facts.values() if name in own["strategies"]]
 
@@ -122,8 +130,14 @@ def cores(facts: AllFacts, job: Job) -> dict[Node, float]:
 
 
 def sharing(facts: AllFacts, job: Job) -> tuple[int, float] | None:
-    """(ranks, cores) of the node on which the fewest cores are there for a rank, on CPUs."""
-    found = [(len(node.ranks), its) for node, its in cores(facts, job).items()]
-    if not found or any(own["device"] != "CPU" for own in facts.values()):
+    """(ranks, cores) of the node on which the fewest cores are there for a rank, on CPUs. Containers on one machine
+    share its cores."""
+    if any(own["device"] != "CPU" for own in facts.values()):
         return None
-    return min(found, key=lambda pair: pair[1] / pair[0])
+    of_machines: dict[str, list[Node]] = {}
+    for node in job.nodes:
+        kernel = next((facts[rank]["kernel"] for rank in node.ranks if rank in facts), "")
+        of_machines.setdefault(kernel or node.node, []).append(node)
+    merged = (replace(nodes[0], ranks=sum((node.ranks for node in nodes), ())) for nodes in of_machines.values())
+    found = [(len(node.ranks), its) for node, its in cores(facts, replace(job, nodes=tuple(merged))).items()]
+    return min(found, key=lambda pair: pair[1] / pair[0], default=None)

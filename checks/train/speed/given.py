@@ -1,6 +1,5 @@
 """The user's model, and where there is one the user's loader, as what is timed."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +39,17 @@ def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
 
 
 def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]], int]:
-    """With how many rows its first batch has."""
+    """With how many rows its first batch has. Raises Skip where there is none."""
     from preflight.train_smoke.trainer.batch import each, tensors
 
     ctx.doing(f"calling {loader}")
     made = loader.call()
 
     def batches() -> Iterator[Any]:
-        for batch in itertools.chain.from_iterable(itertools.repeat(made)):
-            yield each(lambda tensor: tensor.to(ctx.device), batch)
+        return (each(lambda tensor: tensor.to(ctx.device), batch) for batch in made)
 
     with loader.blamed():
-        return batches, len(tensors(next(batches()))[0])
+        batch = next(batches(), None)
+        if batch is None:
+            raise Skip(f"{loader} gives no batch")
+        return batches, len(tensors(batch)[0])

@@ -13,7 +13,7 @@ from preflight.check import Context, Skip, ranges, read, words
 from preflight.checks.train.shared import refusals
 from preflight.checks.train.shared.agreement import all_failed
 from preflight.checks.train.shared.gathering import gathered
-from preflight.checks.train.speed import causes, fewer_cores, node_links, stragglers
+from preflight.checks.train.speed import causes, fewer_cores, node_links, stalls, stragglers
 from preflight.checks.train.speed.facts import Facts, StrategySpeed
 from preflight.sdk import cgroups
 
@@ -225,10 +225,12 @@ def _rounds(
 
 def _someone_is_late(ctx: Context, last: "TimedSteps", throttled: float, late: float) -> bool:
     pace = fewer_cores.pace([last])
-    rows = gathered(ctx, [*pace, stragglers.core_share(last), throttled, *last["own"]])
+    rows = gathered(ctx, [*pace, stragglers.core_share(last), throttled, *last["own"], *last["starved"]])
     paces = [fewer_cores.StepPace(*row[:4]) for row in rows]
     if len(ctx.job.nodes) > 1 and fewer_cores.is_suspicious(paces, late):
         return True
     if any(row[5] >= causes.THROTTLED for row in rows):
         return True
-    return stragglers.is_suspicious([row[4] for row in rows], [row[6:] for row in rows], late)
+    steps = len(last["own"])
+    own, starved = [row[6 : 6 + steps] for row in rows], [row[6 + steps :] for row in rows]
+    return stalls.is_suspicious(own, starved) or stragglers.is_suspicious([row[4] for row in rows], own, starved, late)

@@ -1,10 +1,10 @@
 """Will a larger batch fit? The peak of memory at some batches, extended to another one by a straight line."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Run, count, option, ranges, words
+from preflight.check import Code, Context, Finding, Job, Run, count, option, plots, ranges, words
 from preflight.checks.train.shared import model_source
 from preflight.sdk import cgroups
 from preflight.train_smoke.trainer.names import FITTED
@@ -186,11 +186,15 @@ def judge(facts: Mapping[int, RankFit], run: Run) -> Iterator[Finding]:
     yield (WONT_FIT.warn if fits else WONT_FIT.fail)(text, evidence=evidence, **where)
 
 
-def rows_of_table(facts: Mapping[int, RankFit], rows: int) -> Iterator[Sequence[str]]:
+def table(facts: Mapping[int, RankFit], rows: int) -> plots.Table:
     """By strategy, of the middle rank."""
-    yield ("memory a rank", "parameters", "gradients", "optimizer", "activations", f"peak at {rows:,}", "free", "error")
-    for name in _names(facts):
-        found, fit = needed(facts, name, rows), facts[min(facts)].strategies[name]
-        sizes = (fit["parameters"], fit["gradients"], fit["optimizer"], found.activations, found.peak)
-        free = min(own.free for own in facts.values())
-        yield (name, *map(words.size, (*sizes, free)), f"{found.error:.0%}")
+    parts = ("parameters", "gradients", "optimizer", "activations")
+    heads = ("strategy", *parts, f"peak at {rows:,}", "free", "error")
+    return plots.Table("memory of a rank", heads, [_row(facts, name, rows) for name in _names(facts)], screen="always")
+
+
+def _row(facts: Mapping[int, RankFit], name: str, rows: int) -> tuple[str, ...]:
+    found, fit = needed(facts, name, rows), facts[min(facts)].strategies[name]
+    free = min(own.free for own in facts.values())
+    sizes = (fit["parameters"], fit["gradients"], fit["optimizer"], found.activations, found.peak, free)
+    return (name, *map(words.size, sizes), f"{found.error:.0%}")

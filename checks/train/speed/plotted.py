@@ -1,34 +1,41 @@
-"""What report.html draws of speed: steps, the phases of each rank, exposed communication, strategies side by side."""
+"""What is drawn of speed: steps, the phases of each rank, exposed communication; tables of strategies and of ranks."""
 
 import itertools
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from preflight.check import Run, plots
 from preflight.checks.train.speed import figures, table
-from preflight.checks.train.speed.facts import AllFacts
+from preflight.checks.train.speed.facts import AllFacts, StrategySpeed
 from preflight.train_smoke.trainer.names import PHASES
 
 MS = 1e3
 
 
-def plot(facts: AllFacts, run: Run, odd: Collection[int]) -> Iterator[plots.Plot]:
-    """`odd`: ranks that a finding names."""
+def plot(facts: AllFacts, run: Run, odd: Collection[int], too_big: Container[str]) -> Iterator[plots.Plot]:
+    """`odd`: ranks that a finding names. `too_big`: strategies that will not fit."""
     name = table.first(facts)
-    if not name:
-        return
-    yield _steps(facts, name)
+    if name:
+        yield _steps(facts, name)
+        yield from _by_rank(facts, run, name, odd)
+    yield table.strategies(facts, run, too_big)
+    if name:
+        yield table.ranks(facts, name)
+
+
+def _by_rank(facts: AllFacts, run: Run, name: str, odd: Collection[int]) -> Iterator[plots.Plot]:
     ranks = sorted(figures.last_rounds(facts, name))
     subjects = [(run.job.node_of(rank).node, f"rank {rank}") for rank in ranks]
     places = [place for place, rank in enumerate(ranks) if rank in odd]
     yield plots.Strips(f"a step under {name}, by rank", subjects, [*_phases(facts, name, ranks, places)])
-    exposed = [
-        plots.Strip(its, "ms", [MS * facts[rank]["strategies"][its]["exposed"]["exposed"] for rank in ranks])
-        for its in table.timed(facts)
-    ]
-    yield plots.Strips("exposed communication per step, by rank", subjects, exposed)
-    heads, *rows = ((*row[:4], *row[6:]) for row in table.strategies(facts, run))  # p95 and p99: the figure is narrow
-    yield plots.Table("strategies side by side", ("strategy", *heads[1:]), rows, table.OF_ALONE)
+    by_strategy = {each: [_exposed(facts[rank]["strategies"][each]) for rank in ranks] for each in table.timed(facts)}
+    shares = [plots.Strip(each, "%", values) for each, values in by_strategy.items()]
+    yield plots.Strips("exposed communication, of a step under the profiler, by rank", subjects, shares)
+
+
+def _exposed(strategy: StrategySpeed) -> float:
+    """As a share of the step in which it was seen, in percent."""
+    return 100 * strategy["exposed"]["exposed"] / max(strategy["exposed"]["step"], 1e-9)
 
 
 def _steps(facts: AllFacts, name: str) -> plots.Chart:

@@ -1,17 +1,19 @@
 """Speed, for people: one line, and tables of strategies and of ranks side by side."""
 
 import statistics
-import textwrap
 from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from preflight.check import Run, ranges, words
+from preflight.check import Run, plots, ranges, words
 from preflight.checks.train.speed import figures, slow_links
 from preflight.checks.train.speed.facts import AllFacts
 from preflight.checks.train.speed.node_links import MOST_OF_STEP
+from preflight.checks.train.speed.stragglers import LATE_S
 from preflight.train_smoke.trainer.names import PHASES, TIMED
 
-WIDTH = 90
-"""Of a sentence, in characters: the table above it is as wide."""
+if TYPE_CHECKING:
+    from preflight.train_smoke.speed.training import TimedSteps
+
 OF_ALONE = "of alone: of what the ranks would reach, were each as fast as one alone on its node"
 MOST_RANKS = 16
 """Rows of the table of ranks: more are the slowest ones."""
@@ -27,12 +29,13 @@ def summarize(facts: AllFacts, run: Run) -> str:
     rate, steps = figures.together(facts, series), figures.percentiles(series.values())
     each = statistics.fmean(alone.values())
     told = [
-        f"{name} on {ranges.count(len(series), 'rank')}: {_samples_per_s(facts, rate)}, "
-        f"{figures.efficiency(rate, alone):.0%} of {len(series)} x {_samples_per_s(facts, each, unit=False)} alone",
-        f"step {words.duration(steps.p50)} (p95 {words.duration(steps.p95)}, p99 {words.duration(steps.p99)})",
-        f"{_exposed(facts, name)} exposed communication",
+        f"{name} on {ranges.count(len(series), 'rank')}: {samples_per_s(facts, rate)}, "
+        f"{figures.efficiency(rate, alone):.0%} of {len(series)} x {samples_per_s(facts, each, unit=False)} alone",
+        f"step {words.duration(steps.p50)} (mean {words.duration(steps.mean)}, p95 {words.duration(steps.p95)}, "
+        f"p99 {words.duration(steps.p99)})",
+        f"{_exposed(facts, name)} exposed communication{_with_waiting(facts, name)}",
     ]
-    return "; ".join([*told, *_between_nodes(facts, run, name), *_utilised(facts, steps.p50), *_shared(facts, run)])
+    return "; ".join([*told, *_between_nodes(facts, run, name), *_utilised(facts, steps.mean), *_shared(facts, run)])
 
 
 def first(facts: AllFacts) -> str:
@@ -45,7 +48,7 @@ def timed(facts: AllFacts) -> list[str]:
     return [name for name in TIMED if name in facts[min(facts)]["strategies"]]
 
 
-def _samples_per_s(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
+def samples_per_s(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
     """In tokens, where samples are texts."""
     tokens = facts[min(facts)]["tokens"]
     value = samples_per_s * (tokens or 1)
@@ -55,9 +58,9 @@ def _samples_per_s(facts: AllFacts, samples_per_s: float, *, unit: bool = True) 
 
 def _between_nodes(facts: AllFacts, run: Run, name: str) -> Iterator[str]:
     """Where most of a step is spent on it."""
-    most, nodes = figures.most_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
+    least, nodes = figures.least_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
     rate = figures.exchange_rate(facts, name) if name.startswith("ddp") else 0.0
-    if most and len(nodes) > 1 and rate and most["exposed"] >= MOST_OF_STEP * most["step"]:
+    if least and len(nodes) > 1 and rate and least["exposed"] >= MOST_OF_STEP * least["step"]:
         links = slow_links.compared(facts, run)
         by_pairs = f"two of them exchange {slow_links.span(links.rates.values())}" if links else ""
         why = by_pairs or "no other link to compare it with: comm.rails and --baseline tell more"
@@ -65,9 +68,17 @@ def _between_nodes(facts: AllFacts, run: Run, name: str) -> Iterator[str]:
 
 
 def _exposed(facts: AllFacts, name: str) -> str:
-    """ "6.1 ms (12%)"."""
-    most = figures.most_exposed(facts, name)
-    return f"{words.duration(most['exposed'])} ({most['exposed'] / most['step']:.0%})" if most else "-"
+    """ "6.1 ms (12%)": of the step in which it was seen, which the profiler makes longer."""
+    least = figures.least_exposed(facts, name)
+    return f"{words.duration(least['exposed'])} ({least['exposed'] / least['step']:.0%})" if least else "-"
+
+
+def _with_waiting(facts: AllFacts, name: str) -> str:
+    """What other ranks have beside it, since they wait in their collectives for one that comes late."""
+    least, most = figures.least_exposed(facts, name), figures.most_exposed(facts, name)
+    if not least or not most or most["exposed"] - least["exposed"] < LATE_S or most["exposed"] < 2 * least["exposed"]:
+        return ""
+    return f" (up to {words.duration(most['exposed'])} with what ranks wait for each other)"
 
 
 def _utilised(facts: AllFacts, step: float) -> Iterator[str]:
@@ -79,30 +90,38 @@ def _utilised(facts: AllFacts, step: float) -> Iterator[str]:
 def _shared(facts: AllFacts, run: Run) -> Iterator[str]:
     """Where less than all of what ranks reach alone is to be expected."""
     found = figures.sharing(facts, run.job)
-    if found and found[1] < 2 * found[0]:  # a rank computes on one, and its exchange takes another
+    if found and shares_cores(facts, run):
         cores = f"{found[1]:.3g} core{'' if found[1] == 1 else 's'}"
         yield f"{ranges.count(found[0], 'rank')} and their exchange share {cores}"
 
 
-# Pictures
+def shares_cores(facts: AllFacts, run: Run) -> bool:
+    """Whether ranks have fewer cores than one to compute on, and another for the exchange."""
+    found = figures.sharing(facts, run.job)
+    return bool(found and found[1] < 2 * found[0])
 
 
-def draw(facts: AllFacts, run: Run, too_big: Container[str]) -> Iterator[str]:
-    """Strategies side by side, and the phases of each rank's steps. `too_big`: strategies that will not fit."""
-    yield from grid(strategies(facts, run))
+# Tables
+
+
+def strategies(facts: AllFacts, run: Run, too_big: Container[str]) -> plots.Table:
+    """Side by side. `too_big`: strategies that will not fit."""
+    rate = "tokens/s" if facts[min(facts)]["tokens"] else "samples/s"
+    heads = ("strategy", rate, "of alone", "mean", "p50", "p99", "exposed", "held MiB", "peak MiB", "loss off")
+    notes = [*_notes(facts), *_advice(facts, too_big)]
+    notes += [f"{name} was not timed: {why}" for name, why in facts[min(facts)]["not_timed"].items()]
+    rows = [*_strategies(facts, run)]
+    return plots.Table("strategies side by side", heads, rows, "\n".join(notes), screen="always")
+
+
+def _notes(facts: AllFacts) -> Iterator[str]:
     yield OF_ALONE
-    yield "exposed: communication that no computation covers, of the rank with most; seen under"
-    yield f"torch.profiler, with which a step takes {_profiler_cost(facts):.1f} times as long; the rest without"
+    yield (
+        "exposed: communication that no computation covers, of the rank with least, as a share of its step under "
+        f"torch.profiler, which takes {_profiler_cost(facts):.1f} times as long; the rest without"
+    )
     if len(timed(facts)) > 1:
         yield f"loss off: of the ranks' mean loss after the first steps, from that under {first(facts)}, as a share"
-    yield from _advice(facts, too_big)
-    for name, why in facts[min(facts)]["not_timed"].items():
-        yield f"{name} was not timed: {why}"
-    name = first(facts)
-    if name:
-        yield ""
-        yield from grid(_ranks(facts, name))
-        yield f"ms a step under {name}, medians; backward until the last own gradient, then wait"
 
 
 def _advice(facts: AllFacts, too_big: Container[str]) -> Iterator[str]:
@@ -118,12 +137,10 @@ def _advice(facts: AllFacts, too_big: Container[str]) -> Iterator[str]:
     if held[least] < held[fastest]:
         saved, slower = words.size(held[fastest] - held[least]), rates[fastest] / rates[least]
         text += f"; where memory is short {least}, which holds {saved} less a rank and takes {slower:.2g} times as long"
-    yield from textwrap.wrap(text, WIDTH)
+    yield text
 
 
-def strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
-    yield ("", "tokens/s" if facts[min(facts)]["tokens"] else "samples/s", "of alone", "p50", "p95", "p99", "exposed",
-           "held", "peak MiB", "loss off")  # fmt: skip
+def _strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
     alone = figures.solo(facts, run.job)
     solo = [own["solo"] for own in facts.values() if own["solo"]]
     yield _row("alone", facts, statistics.fmean(alone.values()), None, figures.percentiles(solo))
@@ -143,10 +160,10 @@ def strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
 
 
 def _row(name: str, facts: AllFacts, rate: float, share: float | None, steps: figures.Percentiles) -> tuple[str, ...]:
-    times = (words.duration(seconds) for seconds in steps)
+    times = (words.duration(seconds) for seconds in (steps.mean, steps.p50, steps.p99))
     return (
         name,
-        _samples_per_s(facts, rate, unit=False),
+        samples_per_s(facts, rate, unit=False),
         "" if share is None else f"{share:.0%}",
         *times,
         "",
@@ -178,23 +195,17 @@ def _profiler_cost(facts: AllFacts) -> float:
     return statistics.median(found) if found else 0.0
 
 
-def _ranks(facts: AllFacts, name: str) -> Iterator[Sequence[str]]:
+def ranks(facts: AllFacts, name: str) -> plots.Table:
+    """The phases of each rank's steps under a strategy, of the slowest ones."""
     series = figures.last_rounds(facts, name)
-    yield ("rank", *PHASES, "core wait", "first collective after")
-    by_own = sorted(series, key=lambda rank: -statistics.median(series[rank]["own"]))
-    for rank in sorted(by_own[:MOST_RANKS]):
-        own = series[rank]
-        core, first = sum(own["core_wait"].values()), own["first_collective"]
-        ms = [*(own["phases"][phase] for phase in PHASES), core, *([] if first is None else [first])]
-        yield (str(rank), *(f"{seconds * 1e3:.1f}" for seconds in ms))
+    by_own = sorted(series, key=lambda rank: -statistics.fmean(series[rank]["own"]))
+    rows = [_rank(rank, series[rank]) for rank in sorted(by_own[:MOST_RANKS])]
+    heads = ("rank", *PHASES, "core wait", "first collective after")
+    note = "ms, medians; backward until all of the rank's own gradients are there, hooks included, then wait"
+    return plots.Table(f"a step under {name}", heads, rows, note, screen="quiet")
 
 
-def grid(rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """The first column to the left, the others to the right."""
-    listed = list(rows)
-    columns = max(map(len, listed))
-    filled = [(*row, *[""] * (columns - len(row))) for row in listed]
-    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
-    for row in filled:
-        cells = (f"{text:>{width}}" for text, width in zip(row[1:], widths[1:], strict=True))
-        yield "  ".join((f"{row[0]:<{widths[0]}}", *cells)).rstrip()
+def _rank(rank: int, own: "TimedSteps") -> tuple[str, ...]:
+    core, first = sum(own["core_wait"].values()), own["first_collective"]
+    ms = [*(own["phases"][phase] for phase in PHASES), core]
+    return (str(rank), *(f"{seconds * 1e3:.1f}" for seconds in ms), "-" if first is None else f"{first * 1e3:.1f}")

@@ -1,10 +1,13 @@
-"""The first of its name on PYTHONPATH: under `preflight debug` each Python process runs it. It runs the sitecustomize
-that it hides, and prepares a rank (preflight_debug_rank.py). Any version of Python can read it."""
+"""The first of its name on PYTHONPATH: under `preflight debug` and `preflight resume` each Python process runs it. It
+runs the sitecustomize that it hides, and prepares a rank (preflight_debug_rank.py, preflight_resume_rank.py). Any
+version of Python can read it."""
 
 import os
 import sys
 
 OWN = os.path.dirname(os.path.abspath(__file__))
+MODULES = (("PREFLIGHT_DEBUG", "preflight_debug_rank"), ("PREFLIGHT_RESUME", "preflight_resume_rank"))
+"""By the variable that asks for it."""
 
 
 def begin():  # type: ignore[no-untyped-def]
@@ -20,17 +23,16 @@ def begin():  # type: ignore[no-untyped-def]
     finally:
         if ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
-        if "PREFLIGHT_DEBUG" in os.environ and sys.version_info >= (3, 8):
-            prepare()  # type: ignore[no-untyped-call]
+        for name, module in MODULES:
+            if name in os.environ and sys.version_info >= (3, 8):
+                prepare(module)  # type: ignore[no-untyped-call]
 
 
-def prepare():  # type: ignore[no-untyped-def]
+def prepare(module):  # type: ignore[no-untyped-def]
     """Nothing here may break the job: a full disk, a closed stdout."""
     sys.path.insert(0, OWN)
     try:
-        import preflight_debug_rank  # type: ignore[import-not-found]
-
-        preflight_debug_rank.install()
+        __import__(module).install()
     except Exception:  # noqa: S110
         pass
     finally:

@@ -28,6 +28,13 @@ _RANK = re.compile(
 _FOLDER = re.compile(r"(?i)(?:global[-_.]?)?(?:rank|task)[-_.=]?(\d{1,7})")
 _TASK = re.compile(r"\.t(\d{1,7})\.")
 _NODE = re.compile(r"(?i)(?:\A|[_.-])((?:node|host|worker|nid|dgx)(?:-?\d{1,6}|-[a-z]))(?![a-z\d])")
+_KERNEL_LOG = "dmesg|kern(?:el)?|kmsg|console|serial|journal(?:ctl)?|syslog|messages|sel|bmc"
+_HOST = r"(?!(?:run|job|slurm|attempt|try|step|boot|part|day|week|log|old|new|rank|task|v)[-_]?\d)[a-z][a-z\d-]{0,60}\d"
+_NODE_OF_KERNEL_LOG = re.compile(
+    rf"(?i)(?:({_HOST})[._-](?:{_KERNEL_LOG})|(?:{_KERNEL_LOG})(?:\.log)?[._-]({_HOST}))"
+    r"(?:[._-](?:log|txt|out|old|err))*(?:\.gz)?\Z"
+)
+"""Such a log says nowhere whose it is: whoever collects them from many nodes says it in the file's name."""
 _INIT = re.compile(r"\bcomm \S{1,40} rank (\d{1,7}) n[rR]anks (\d{1,7})\b(?!.{0,400}\bparent )")
 _NUMBERED = re.compile(rb" *(\d{1,6}): ")
 _NAMED = re.compile(rb"([A-Za-z][\w.-]{0,120})(?<!Error)(?<!Exception): ")
@@ -89,8 +96,8 @@ class Sources:
         folder, name = os.path.split(path)
         task = _TASK.search(name) or _RANK.search(name) or _FOLDER.fullmatch(os.path.basename(folder))
         self._task = int(task[1]) if task else None
-        node = _NODE.search(name)
-        self._node = node[1] if node else ""
+        node = _NODE.search(name) or _NODE_OF_KERNEL_LOG.match(name)
+        self._node = next(filter(None, node.groups())) if node else ""
         """From the file's name, until a line names another."""
         self._speakers: dict[int, tuple[str, int]] = {}
         self._tasks_are_ranks = True

@@ -19,7 +19,7 @@ Series = Mapping[str, Any]
 def draw(plot: Mapping[str, Any]) -> Markup:
     series = merged(plot["series"])
     x_name, unit = plot["x"], "bytes" if plot["x"].endswith("bytes") else ""
-    points = [point for its in series for point in its["points"]]
+    points = [point for curve in series for point in curve["points"]]
     x = Scale.over([point[0] for point in points], LEFT, WIDTH - RIGHT, log="x" in plot["log"])
     y = Scale.over(
         [value for point in points for value in point[1:]],
@@ -29,8 +29,8 @@ def draw(plot: Mapping[str, Any]) -> Markup:
         zero=plot.get("from_zero", True),
     )
     content = [*_axes(x, y, x_name.removesuffix(", bytes"), plot["y"], unit)]
-    for number, its in enumerate(series):
-        content += _curve(number, its, x, y, unit)
+    for number, curve in enumerate(series):
+        content += _curve(number, curve, x, y, unit)
     content += _marks(plot.get("marks", ()), x, y)
     return marks.picture(_sentence(plot, series), WIDTH, HEIGHT, content) + legend(series)
 
@@ -38,11 +38,11 @@ def draw(plot: Mapping[str, Any]) -> Markup:
 def merged(series: Sequence[Series]) -> list[dict[str, Any]]:
     """Merges curves with the same points into one and joins their names."""
     found: dict[str, dict[str, Any]] = {}
-    for its in series:
-        if its["points"]:
-            same = found.setdefault(f"{its['role']} {its['points']}", {**its, "names": []})
-            same["names"].append(its["name"])
-    return [{**its, "name": _joined(its["names"])} for its in found.values()]
+    for curve in series:
+        if curve["points"]:
+            same = found.setdefault(f"{curve['role']} {curve['points']}", {**curve, "names": []})
+            same["names"].append(curve["name"])
+    return [{**curve, "name": _joined(curve["names"])} for curve in found.values()]
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _sentence(plot: Mapping[str, Any], series: Sequence[Series]) -> str:
-    return f"{plot['title']}: {plot['y']} over {plot['x']}; {'; '.join(its['name'] for its in series)}"
+    return f"{plot['title']}: {plot['y']} over {plot['x']}; {'; '.join(curve['name'] for curve in series)}"
 
 
 def _axes(x: Scale, y: Scale, x_name: str, y_name: str, unit: str) -> Iterator[Markup]:
@@ -66,20 +66,20 @@ def _axes(x: Scale, y: Scale, x_name: str, y_name: str, unit: str) -> Iterator[M
               text_anchor="middle", class_="name")  # fmt: skip
 
 
-def _curve(number: int, its: Series, x: Scale, y: Scale, unit: str) -> Iterator[Markup]:
-    points, is_measured = its["points"], not its["role"]
+def _curve(number: int, curve: Series, x: Scale, y: Scale, unit: str) -> Iterator[Markup]:
+    points, is_measured = curve["points"], not curve["role"]
     colour = f"c{number % COLOURS}"
     if is_measured and len(points[0]) == 4:
         edge = [(x(p[0]), y(p[1])) for p in points] + [(x(p[0]), y(p[3])) for p in reversed(points)]
         yield tag("polygon", points=marks.path(edge), class_=f"band {colour}")
     middle = 2 if len(points[0]) == 4 else 1
     line = marks.path((x(p[0]), y(p[middle])) for p in points)
-    role = its["role"] or f"d{number % 4}"
+    role = curve["role"] or f"d{number % 4}"
     yield tag("polyline", points=line, class_=f"curve {colour} {role}")
     if is_measured and len(points) <= SHAPED:
         for p in points:
             spread = f" ({figure(p[1])} to {figure(p[3])})" if len(p) == 4 else ""
-            title = f"{its['name']}, {figure(p[0], unit)}: {figure(p[middle])}{spread}"
+            title = f"{curve['name']}, {figure(p[0], unit)}: {figure(p[middle])}{spread}"
             yield marks.point(x(p[0]), y(p[middle]), number, title)
 
 
@@ -92,22 +92,22 @@ def _marks(marked: Sequence[Sequence[Any]], x: Scale, y: Scale) -> Iterator[Mark
 
 
 def legend(series: Sequence[Series]) -> Markup:
-    return tag("ul", marks.joined(_entry(number, its) for number, its in enumerate(series)), class_="legend")
+    return tag("ul", marks.joined(_entry(number, curve) for number, curve in enumerate(series)), class_="legend")
 
 
-def _entry(number: int, its: Series) -> Markup:
-    role = its["role"] or f"d{number % 4}"
+def _entry(number: int, curve: Series) -> Markup:
+    role = curve["role"] or f"d{number % 4}"
     line = tag("line", x1=0, x2=26, y1=7, y2=7, class_=f"curve c{number % COLOURS} {role}")
-    shape = Markup("") if its["role"] else marks.point(13, 7, number)
-    return tag("li", tag("svg", line + shape, width=26, height=14, aria_hidden="true") + its["name"])
+    shape = Markup("") if curve["role"] else marks.point(13, 7, number)
+    return tag("li", tag("svg", line + shape, width=26, height=14, aria_hidden="true") + curve["name"])
 
 
 def table(plot: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of the table behind the chart."""
     unit = "bytes" if plot["x"].endswith("bytes") else ""
     rows = []
-    for its in merged(plot["series"]):
-        for x, *values in its["points"]:
+    for curve in merged(plot["series"]):
+        for x, *values in curve["points"]:
             least, middle, most = map(figure, values) if len(values) == 3 else ("", figure(values[0]), "")
-            rows.append([its["name"], figure(x, unit), least, middle, most])
+            rows.append([curve["name"], figure(x, unit), least, middle, most])
     return ["curve", plot["x"], "least", plot["y"], "most"], rows

@@ -51,7 +51,7 @@ def _image(plot: Mapping[str, Any], number: int) -> Markup | None:
     return DRAW[plot["kind"]](plot) if plot["kind"] in DRAW else None
 
 
-def _for_the_script(plot: Mapping[str, Any]) -> dict[str, Any]:
+def _for_the_script(plot: Mapping[str, Any]) -> dict[str, object]:
     """The data of a canvas, or the values of each subject, in which the script looks up a node."""
     if plot["kind"] == "heatmap":
         return {name: plot[name] for name in ("rows", "columns", "cells", "unit", "usual", "limit")}

@@ -52,17 +52,17 @@ def build(report: Report) -> StatusTable:
     checks = [check for check in report.checks if check.status != "skip" or check.outcomes or check.findings]
     places = Places(report.job)
     columns = [_column(check, places) for check in checks]
-    made = StatusTable([check.check for check in checks], [_of_job(check) for check in checks], columns)
+    table = StatusTable([check.check for check in checks], [_of_job(check) for check in checks], columns)
     by_look: dict[tuple[str, ...], list[int]] = {}
     for number, look in enumerate(zip(*columns, strict=True)):
         by_look.setdefault(look, []).append(number)
     names = [node.node for node in report.job.nodes]
-    made.kinds = [
+    table.kinds = [
         NodeKind(nodes, look, node_names.folded(names[number] for number in nodes), min(look, key=ORDER.index))
         for look, nodes in by_look.items()
     ]
-    made.kinds.sort(key=lambda kind: (*(sorted(map(ORDER.index, kind.statuses))[:3]), len(kind.nodes)))
-    return made
+    table.kinds.sort(key=lambda kind: (*(sorted(map(ORDER.index, kind.statuses))[:3]), len(kind.nodes)))
+    return table
 
 
 class Places:
@@ -117,5 +117,7 @@ def _of_job(check: CheckEntry) -> str:
     """The worst of the findings that name no node and no rank."""
     nowhere = {"node", "rank"}
     found = [*_counting(check), *_not_measured(check)]
-    loose = [_status(its) for its in found if not (nowhere & its.where.keys() or its.ranks or its.nodes)]
+    loose = [
+        _status(finding) for finding in found if not (nowhere & finding.where.keys() or finding.ranks or finding.nodes)
+    ]
     return min(loose, key=ORDER.index, default="pass")

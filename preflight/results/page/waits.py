@@ -1,7 +1,6 @@
 """For a job that failed: who waited for whom, and until when each rank appeared in the logs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -17,7 +16,7 @@ MOST = 64
 """The most ranks that are drawn: the culprits, then those that ended first."""
 
 
-def draw(explained: Explained, found: Sequence[Reported]) -> dict[str, Any]:
+def draw(explained: Explained, found: Sequence[Reported]) -> dict[str, object]:
     """`waited`: a table; `ranks`: a picture, empty if no line has a time and a rank."""
     rows = [
         [

@@ -5,7 +5,7 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.results import console
-from preflight.results.page import frame, plotted, statuses, timeline, told, waits
+from preflight.results.page import findings, frame, plotted, statuses, timeline, waits
 from preflight.results.page.statuses import LETTERS, MOST_ROWS, Places, StatusTable
 from preflight.results.report import CheckEntry, Report
 
@@ -28,10 +28,10 @@ def html(report: Report) -> str:
     places, names = Places(report.job), [check.check for check in report.checks]
     table, explained = statuses.build(report), report.explained
     sections, data = _sections(report.checks)
-    groups = told.groups(found, places, names, from_logs=explained is not None)
+    groups = findings.groups(found, places, names, from_logs=explained is not None)
     body = frame.render(
-        "report.html", report=report, verdict=told.verdict(report, found), about=console.about(report),
-        skipped=told.skipped(report), groups=groups, found=len(found), table=table, kinds=table.kinds[:MOST_ROWS],
+        "report.html", report=report, verdict=findings.verdict(report, found), about=console.about(report),
+        skipped=findings.skipped(report), groups=groups, found=len(found), table=table, kinds=table.kinds[:MOST_ROWS],
         more_kinds=table.kinds[MOST_ROWS:], letters=LETTERS, canvas=places.count > SMALL, nodes=places.count,
         sections=sections, spans=_spans(report), appendix=_appendix(report),
         waits=None if explained is None else waits.draw(explained, found),
@@ -39,20 +39,20 @@ def html(report: Report) -> str:
     return frame.document(f"preflight: {report.verdict}", body, _data(report, table, data))
 
 
-def _data(report: Report, table: StatusTable, plots: list[dict[str, Any]]) -> dict[str, Any]:
+def _data(report: Report, table: StatusTable, plots: list[dict[str, object]]) -> dict[str, object]:
     return {
         "nodes": [node.node for node in report.job.nodes], "checks": table.checks,
         "letters": table.letters(), "plots": plots,
     }  # fmt: skip
 
 
-def _sections(checks: Sequence[CheckEntry]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _sections(checks: Sequence[CheckEntry]) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     shown, data = plotted.figures((check.check, check.plots) for check in checks)
     family = {figure["check"]: figure["check"].partition(".")[0] for figure in shown}
     order = [*TITLES, *dict.fromkeys(name for name in family.values() if name not in TITLES)]
     sections = []
     for name in (own for own in order if own in family.values()):
-        figures = sorted((its for its in shown if family[its["check"]] == name), key=_kind)
+        figures = sorted((figure for figure in shown if family[figure["check"]] == name), key=_kind)
         sections.append({"id": name, "title": TITLES.get(name, name), "figures": figures})
     return sections, data
 
@@ -61,7 +61,7 @@ def _kind(figure: Mapping[str, Any]) -> int:
     return KINDS.index(figure["kind"])
 
 
-def _spans(report: Report) -> dict[str, Any] | None:
+def _spans(report: Report) -> dict[str, object] | None:
     """The timeline; None for a command that measures nothing."""
     if not any(check.seconds.rank is not None for check in report.checks):
         return None
@@ -70,7 +70,7 @@ def _spans(report: Report) -> dict[str, Any] | None:
     return {"image": image, "table": plotted.table(heads, rows, "timeline")}
 
 
-def _appendix(report: Report) -> dict[str, Any]:
+def _appendix(report: Report) -> dict[str, object]:
     rows = [
         [check.status, check.check, f"{check.seconds.max:.1f}",
          console.plain(check.skipped or check.summary or check.title)]

@@ -51,7 +51,7 @@ def _all_alike(plot: Mapping[str, Any], gpus: list[int]) -> str:
 
 def _boxes(plot: Mapping[str, Any], places: Mapping[int, tuple[int, int]], top: int) -> Iterator[Markup]:
     for group in dict.fromkeys(group for _, group in plot["devices"]):
-        own = [places[number] for number, (_, its) in enumerate(plot["devices"]) if its == group]
+        own = [places[number] for number, (_, of) in enumerate(plot["devices"]) if of == group]
         left, right = min(x for x, _ in own) - 7, max(x for x, _ in own) + BOX + 7
         rows = {row for _, row in own}
         y, high = top - 7 + 60 * min(rows), HIGH + 14 + 60 * (max(rows) - min(rows))

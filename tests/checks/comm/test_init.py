@@ -4,7 +4,7 @@ from typing import Any, Literal
 import pytest
 
 from preflight import testing
-from preflight.check import Job, Outcome
+from preflight.check import Job, Node, Outcome
 from preflight.checks.comm import init
 from preflight.checks.comm.init import Facts
 from preflight.planning import registry
@@ -122,4 +122,8 @@ def test_every_code_is_tested_here() -> None:
 def test_the_deadline_grows_with_the_world() -> None:
     deadline = init.PLAN.deadline_s
     assert callable(deadline)
-    assert [deadline(Job("env", world, "nccl", ())) for world in (1, 64, 8192)] == [60.015625, 61.0, 188.0]
+    two = (Node("a", 0, (0,)), Node("b", 1, (1,)))
+    assert [deadline(Job("env", world, "nccl", two)) for world in (2, 64, 8192)] == [60.03125, 61.0, 188.0]
+    assert deadline(Job("env", 64, "nccl", two[:1])) == 41.0
+    left_s = 120 - 10 - 20 - 45  # by a run of 120 s: for its end, for what came before, for comm.paths
+    assert left_s >= init.PLAN.enough * 60.0

@@ -447,12 +447,12 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest_ms", "shortest_ms", "asked"),
-    [(12.0, 6.0, [8]), (75.0, 40.0, [8]), (40.0, 9.0, [8, 12])],
-    ids=["sound", "all slow", "one may be late"],
+    ("longest_ms", "shortest_ms", "each_s", "asked"),
+    [(12.0, 6.0, 0.02, [8]), (75.0, 40.0, 0.1, [8]), (40.0, 9.0, 0.1, [8, 12]), (900.0, 9.0, 1.0, [8, 6])],
+    ids=["sound", "all slow", "one may be late", "no time for all"],
 )
 def test_no_further_steps_where_none_was_long_enough_to_be_late(
-    longest_ms: float, shortest_ms: float, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    longest_ms: float, shortest_ms: float, each_s: float, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
 
@@ -465,7 +465,7 @@ def test_no_further_steps_where_none_was_long_enough_to_be_late(
         return [(0.01, 0.0, 0.0)] * count
 
     monkeypatch.setattr(straggler, "_steps", steps)
-    monkeypatch.setattr(straggler, "agreed_each", lambda *_: [longest_ms / 1000, -shortest_ms / 1000])
+    monkeypatch.setattr(straggler, "agreed_each", lambda *_: [longest_ms / 1000, -shortest_ms / 1000, each_s])
     ctx: Any = MadeUp({straggler.LATE_S: straggler.LATE_S.default})
     assert straggler._measured(ctx, 20)["busy_s"] == 0.01
     assert made == asked

@@ -324,3 +324,13 @@ def test_what_it_does_to_its_process_does_not_matter(capsys: pytest.CaptureFixtu
     print("still here")
     assert capsys.readouterr().out == "still here\n"
     assert made.function.place() == ("/".join([made.function.start, "data.py"]).lstrip("/"), LINES["makes_a_mess"])
+
+
+def test_imports_may_take_longer_than_the_function(his_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second of imports under a patience of a fifth; and what never ends is ended."""
+    (his_folder / "heavy.py").write_text("import time\ntime.sleep(0.5)\nfrom data import loader as build\n")
+    assert called(context(0, 0), UserCode.parse("heavy.py:build"), 0.2).mistake is None
+    monkeypatch.setattr(user_function, "IMPORTS", 0.0)
+    (his_folder / "heavier.py").write_text("import time\ntime.sleep(60)\n")
+    mistake = called(context(0, 0), UserCode.parse("heavier.py:build"), 0.2).mistake
+    assert mistake is not None and mistake["kind"] == "stuck" and "heavier.py to be imported" in mistake["text"]

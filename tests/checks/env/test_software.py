@@ -406,8 +406,30 @@ def test_of_one_against_one_nobody_is_named(fault: Odd) -> None:
         assert all("node-0" in finding["message"] and "node-1" in finding["message"] for finding in found)
 
 
+BOTH = [*PACKAGES, "nvidia-nccl-cu12 2.29.3", "nvidia-nccl-cu13 2.28.9"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "cuda", "version", "found"),
+    [
+        (BOTH, "13.0", "2.29.3", "warn"), (BOTH, "13.0", None, "warn"), (BOTH, "12.8", "2.29.3", "info"),
+        (BOTH, "none", None, ""), (BOTH, None, None, ""), (BOTH[:4], "12.8", "2.29.3", ""),
+        ([*PACKAGES, "nvidia-nccl-cu12 2.28.9", "nvidia-nccl-cu13 2.28.9"], "13.0", "2.28.9", ""),
+    ],
+    ids=["the other one won", "not known which", "the right one won", "for CPUs", "no torch", "one", "equal"],
+)  # fmt: skip
+def test_of_two_wheels_of_nccl_the_last_one_wins(
+    packages: list[str], cuda: str | None, version: str | None, found: str
+) -> None:
+    found_ = judged(node(packages=packages, cuda=cuda, nccl=version))
+    assert [finding["severity"] for finding in found_] == ([found] if found else [])
+    if found == "warn":
+        assert "pip uninstall nvidia-nccl-cu12; " in found_[0]["fix"] and "nvidia-nccl-cu13==2.28.9" in found_[0]["fix"]
+        assert found_[0]["message"].endswith("expected nvidia-nccl-cu13 alone")
+
+
 def test_every_code_has_a_fault() -> None:
-    found = {fault.finds.split()[1] for fault in ODD} | {"no_sources"}
+    found = {fault.finds.split()[1] for fault in ODD} | {"no_sources", "two_nccls"}
     assert found == set(registry.load(registry.sources()["env.software"]).codes)
 
 

@@ -77,6 +77,7 @@ CASES = [
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", "warn wrong_value", "expected a number from 0 to 3"),
     ("TORCH_DISTRIBUTED_DEBUG", "FULL", "fail wrong_value", "torch refuses it on import"),
     ("NCCL_SOCKET_IFNAM", "eth0", "warn unknown", "did you mean NCCL_SOCKET_IFNAME?"),
+    ("NCCL_RUN_DIAGNOSTIC", "1", "warn unknown", "did you mean NCCL_RUN_DIAGNOSTICS?"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLIN", "1", "warn unknown", "did you mean TORCH_NCCL_ASYNC_ERROR_HANDLING?"),
     ("CUDA_VISIBLE_DEVICE", "0", "warn unknown", "did you mean CUDA_VISIBLE_DEVICES?"),
     ("NCCL_HOUSE_STYLE", "1", "info unknown", "expected a known name, or a plugin's"),
@@ -144,6 +145,11 @@ def test_ib_may_be_off_where_there_is_none() -> None:
 
 
 SOUND = {
+    "NCCL's diagnostics": {
+        "NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1", "NCCL_DIAGNOSTICS_ECC_THRESHOLD": "0",
+        "NCCL_DIAGNOSTICS_IB_BW_TIMEOUT": "30", "NCCL_PROGRESS_COUNTERS": "1",
+        "NCCL_PROGRESS_COUNTER_MONITOR_STALE_WARN_SEC": "60",
+    },
     "an NVIDIA image": {
         "NCCL_VERSION": "2.27.3", "CUDA_VERSION": "12.9.1", "CUDA_DRIVER_VERSION": "575.57",
         "CUDA_HOME": "/usr/local/cuda",

@@ -1,9 +1,11 @@
-"""What gpu.topology and gpu.nvlink measure on made-up nodes, for tests of judge() and draw()."""
+"""What gpu.topology and gpu.nvlink measure on made-up nodes, for tests of judge() and plot()."""
 
 from typing import Any
 
-from preflight.check import Job, Node, Run
+from preflight.check import Job, Node, Run, plots
 from preflight.checks.gpu import topology
+from preflight.checks.gpu.topology import topo_drawing
+from preflight.results import text_plots
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
 
@@ -100,4 +102,5 @@ def drawn(facts: Facts, links: Facts, *sizes: int, inventory: Facts | None = Non
     nodes = tuple(Node(name, number, tuple(ranks)) for number, (name, ranks) in enumerate(on_nodes(*sizes).items()))
     of = {"gpu.inventory": inventory or made_gpus.inventory(*sizes), "gpu.nvlink": links}
     run = Run(Job("torchrun", sum(sizes), "nccl", nodes), tuple(facts), {}, {}, lambda check: of[check])
-    return list(topology.draw(facts, run))  # type: ignore[arg-type]
+    of_table = (plot.to_json() for plot in topology.plot(facts, run) if isinstance(plot, plots.Table))  # type: ignore[arg-type]
+    return [line for plot in of_table for line in text_plots.lines(plot, topo_drawing.WIDTH)]

@@ -50,6 +50,17 @@ def _finds(rows: tuple[GpuFault, ...]) -> set[str]:
     return {find for fault in rows for find in fault.finds}
 
 
+def test_modified_kernel_modules_are_told_and_nothing_else(tmp_path: Path) -> None:
+    finished = in_machine.run(
+        machines.load("rtx4090_patched", tmp_path), tmp_path, "--level", "quick", "--only", "gpu.topology"
+    )
+    modified = ELSEWHERE["driver_modified"]
+    topology = next(check for check in finished.report["checks"] if check["check"] == "gpu.topology")
+    assert modified.is_told_by(topology["findings"]), finished.told()
+    assert modified.says in topology["findings"][0]["message"] and len(topology["findings"]) == 1, finished.told()
+    assert finished.exit_codes == [modified.exit_code], finished.told()
+
+
 def test_an_excluded_gpu_is_told_and_nothing_else(tmp_path: Path) -> None:
     changes = {"count": 7, "excluded.count": 1, "excluded.0.bus": "00000000:DF:00.0", "excluded.0.uuid": "GPU-7"}
     finished = in_machine.run(machines.load("h100_nvswitch", tmp_path, changes), tmp_path)

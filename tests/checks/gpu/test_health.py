@@ -15,6 +15,7 @@ import pytest
 from preflight import testing
 from preflight.check import Run
 from preflight.checks.gpu import health
+from preflight.checks.gpu.health import in_use
 from preflight.checks.gpu.shared import processes
 from preflight.checks.gpu.shared.readings import Health
 from preflight.planning import registry
@@ -91,6 +92,14 @@ def _mode(name: str) -> dict[str, Any]:
 
 _SRAM = {"volatile_uncorrected": 0, "aggregate_uncorrected": 0, "threshold_exceeded": 0}
 _PAGES = {"single_bit": 0, "double_bit": 0, "pending": 0}
+
+
+def _drawing(mib: int) -> dict[str, Any]:
+    """A browser, which is listed for graphics alone."""
+    used = mib * 2**20
+    return {**_held(STRANGER, used), "processes": [{"pid": 4711, "memory": used, "draws": True}], "memory_used": used}
+
+
 FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fail uncorrected", {"ecc_errors.volatile_uncorrected": 1}, "1 uncorrectable memory error since", "nvidia-smi -r"),
     ("fail uncorrected", {"sram.volatile_uncorrected": 2, "recovery_action": 1}, "2 uncorrectable memory errors", ""),
@@ -137,6 +146,9 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("info process", _held(_mode("nvidia-cuda-mps-server"), 2**25), "nvidia-cuda-mps-server (pid 4711", ""),
     ("warn memory_used", {"memory_used": 3 * GIB}, "3.0 of 80.0 GiB are in use, and no process is listed", "fuser"),
     ("warn memory_used", {"memory_used": 3 * GIB, "processes": None}, "processes cannot be listed here", "fuser"),
+    ("info memory_used", {"memory_used": 500 * 2**20}, "500 MiB are in use, and no process is listed", "fuser"),
+    ("info process", _drawing(700), "(pid 4711, user bob, for 3 h, 700 MiB)", ""),
+    ("warn process", _drawing(1500), "(pid 4711, user bob, for 3 h, 1.46 GiB); expected no", "ps -fp 4711"),
     ("warn memory_used", {**_held({**STRANGER, "ours": True}, GIB), "memory_used": 3 * GIB}, "2.0 of 80.0 GiB", ""),
 ]  # fmt: skip
 
@@ -164,7 +176,7 @@ def test_the_gpu_is_named(finds: str, changes: dict[str, Any], says: str, fix: s
 
 
 def test_every_code_has_a_fault() -> None:
-    codes = {fault[0].split()[1] for fault in FAULTS} | {"no_answer"}
+    codes = {fault[0].split()[1] for fault in FAULTS} | {"no_answer", "spins"}
     assert codes == set(registry.load(registry.sources()["gpu.health"]).codes)
 
 
@@ -184,7 +196,7 @@ def test_a_hardware_fault_carries_what_a_return_form_asks_for() -> None:
         {"throttle": 0x1 | 0x2 | 0x4 | 0x10 | 0x100},
         {"pstate": 8, "clocks.memory": 405},
         {"temperature": 88},
-        {"memory_used": GIB},
+        {"memory_used": 300 * 2**20},
         {"memory_used": 2 * GIB, "memory_reserved": None},
         _held({**STRANGER, "ours": True}),
         {"processes": None},
@@ -322,3 +334,25 @@ def test_a_real_stranger_is_named_and_who_started_us_is_not(stranger: int, tmp_p
     (found,) = finished.findings()
     assert (found["code"], found["where"]["gpu"]) == ("gpu.health.process", 2), finished.told()
     assert f"sleep (pid {stranger}, user " in found["message"] and "4 GiB" in found["message"], finished.told()
+
+
+@pytest.mark.parametrize(
+    ("looks", "held", "found"),
+    [([100, 100], [], 1), ([100, 3], [], 0), ([100], [], 0), ([100, 100], None, 1)],
+    ids=["twice", "a driver that was just started", "then a process came", "not listed"],
+)
+def test_a_gpu_that_works_for_nobody_is_told_after_two_looks(looks: list[int], held: Any, found: int) -> None:
+    facts = facts_of(2)
+    facts[0]["look"]["gpus"]["GPU-0-1"] |= {"utilization": 100, "pcie_kbs": 0, "processes": held}
+    facts[0]["at_work"] = {"GPU-0-1": looks}
+    told = judged(facts, 2)
+    assert [(finding["code"], finding["where"]["gpu"]) for finding in told] == [("gpu.health.spins", 1)] * found
+
+
+def test_the_second_look_counts_only_where_nobody_has_come() -> None:
+    first, idle, taken = healthy(), healthy(), healthy()
+    first["utilization"] = 90
+    taken |= {"utilization": 95, "processes": [{"pid": 1, "memory": None}]}
+    assert in_use.works_for_nobody(first) and not in_use.works_for_nobody(idle)
+    assert not in_use.works_for_nobody(taken)
+    assert [in_use.twice(first, second) for second in (idle, taken, None)] == [[90, 0], [90], [90]]

@@ -241,8 +241,8 @@ def test_512_nodes_are_judged_and_drawn() -> None:
         (found,) = topology.judge(facts, run)
     assert found.where["node"] == "node-100"
     assert topo_facts.kind(topo_facts.layouts(facts, run)[5]) == "NVSwitch (8 GPUs, 18 links each)"  # type: ignore[arg-type]
-    lines = list(topology.draw(facts, run))  # type: ignore[arg-type]
-    assert lines[0].startswith("node-0 and 510 others like it: ")
+    table = next(topology.plot(facts, run))  # type: ignore[arg-type]
+    assert table.title.startswith("node-0 and 510 others like it: ")
 
 
 # A real run

@@ -164,7 +164,22 @@ def test_a_port_is_down_on_one_node(tmp_path: Path) -> None:
     (of_two,) = judged(facts)
     assert told([of_two]) == ["fail down node-1 mlx5_3"] and "as 7 of 8 siblings" in of_two["message"]
     assert [finding["severity"] for finding in judged([*facts, facts[0]], "gloo")] == ["info"]
-    assert told(judged([facts[1]])) == ["warn down node-0 mlx5_3"]
+    assert told(judged([facts[1]])) == ["fail down node-0 mlx5_3"]
+    assert [finding["severity"] for finding in judged([facts[1]], "gloo")] == ["info"]
+
+
+@pytest.mark.parametrize(
+    ("count", "change", "found"),
+    [
+        (8, {"physical": "3: Disabled"}, "warn"), (4, {}, "warn"), (5, {}, "fail"),
+        (5, {"vendor": INTEL}, "warn"), (8, {"layer": "Ethernet", "gids": ROCE}, ""),
+    ],
+    ids=["turned off", "one of four", "one of five", "another make", "another kind"],
+)  # fmt: skip
+def test_one_dead_port_of_a_lone_node(count: int, change: Mapping[str, Any], found: str, tmp_path: Path) -> None:
+    """Nobody cables seven of eight; but a node of four may have three."""
+    facts = read(write(tmp_path, cards(count, {2: {**POLLING, **change}})))
+    assert told(judged([facts])) == ([f"{found} down node-0 mlx5_2"] if found else [])
 
 
 def test_all_ports_of_a_node_are_down(tmp_path: Path) -> None:

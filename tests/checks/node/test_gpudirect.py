@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from preflight.checks.node.kernel import gpudirect
+from preflight.sdk import pci_isolation
 
 GPU, SWITCH = "0000:9b:00.0", "0000:c1:00.0"
 
@@ -15,9 +16,9 @@ def config(*, port: int = 6, control: int = 0x1D, size: int = 4096) -> bytes:
     space = bytearray(4096)
     space[0x34] = 0x40
     space[0x40:0x44] = bytes([0x01, 0x48, 0, 0])
-    space[0x48:0x4C] = bytes([gpudirect.PCIE, 0, (port << 4) | 2, 0])
+    space[0x48:0x4C] = bytes([pci_isolation.PCIE, 0, (port << 4) | 2, 0])
     space[0x100:0x104] = (0x0001 | 1 << 16 | 0x148 << 20).to_bytes(4, "little")
-    space[0x148:0x14C] = (gpudirect.ACS | 1 << 16).to_bytes(4, "little")
+    space[0x148:0x14C] = (pci_isolation.ACS | 1 << 16).to_bytes(4, "little")
     space[0x14E:0x150] = control.to_bytes(2, "little")
     return bytes(space[:size])
 
@@ -34,7 +35,7 @@ def without_acs() -> bytes:
      (b"", None), (bytes(4096), 0), (b"\xff" * 4096, 0), (without_acs(), 0)],
 )  # fmt: skip
 def test_the_acs_register_is_found(space: bytes, control: int | None) -> None:
-    assert gpudirect.acs_control(space) == control
+    assert pci_isolation.acs_control(space) == control
 
 
 BRIDGE, CARD = "0000:00:01.0", "0000:17:00.0"

@@ -287,6 +287,8 @@ LOW = [
     Low("warn shm", node(shm_free_mib=64, shm_mib=64),
         "64 MiB are free in /dev/shm, of 64, expected at least 1,024 MiB"),
     Low("fail shm", node(shm_free_mib=0), "0 MiB are free in /dev/shm, of 65,536, expected at least 1,024 MiB"),
+    Low("fail shm", node(shm_free_mib=0, shm_mib=0),
+        "there is no /dev/shm, or it has no room at all, expected at least 1,024 MiB"),
     Low("warn shm", node(shm_free_mib=7), "7 MiB are free in /dev/shm, of 65,536, expected at least 8 MiB",
         backend="gloo"),
     Low("warn memory", node(memory_left_mib=8191),

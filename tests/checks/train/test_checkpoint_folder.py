@@ -13,7 +13,7 @@ import pytest
 
 from tests import fuse, running
 from tests.faults import ELSEWHERE
-from tests.faults.row import sick
+from tests.faults.row import briefly_alone, sick
 from tests.fuse import SILENT, Call, FileSystem
 from tests.nodes import as_nodes
 from tests.running import Finished
@@ -37,7 +37,8 @@ def run_with(
     places = as_nodes(world, alone) if nodes else {}
     for rank, env in enumerate(running.plain_ranks(world)):
         first, around = (before or {}).get(rank, ""), (wrap or {}).get(rank, ())
-        run.start_rank(rank, arguments, {**env, **(own or {}), **places.get(rank, {})}, before=first, wrap=around)
+        environ = briefly_alone({**env, **(own or {}), **places.get(rank, {})})
+        run.start_rank(rank, arguments, environ, before=first, wrap=around)
     try:
         for process in run.processes:
             process.wait(timeout=running.HUNG_S)
@@ -119,9 +120,11 @@ def test_a_dead_server(tmp_path: Path) -> None:
     ("name", "changes", "form"),
     [
         ("checkpoint_flips_on_read", {Call.READ: fuse.flipped("")}, "ddp/full"),
-        ("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full"),
+        pytest.param("checkpoint_flips_on_write", {Call.WRITE: fuse.flipped("")}, "ddp/full", marks=pytest.mark.more),
         ("checkpoint_server_flips", {Call.READ: fuse.flipped("")}, "ddp/full"),
-        ("checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full"),
+        pytest.param(
+            "checkpoint_one_file_flips", {Call.WRITE: fuse.flipped("full.")}, "ddp/full", marks=pytest.mark.more
+        ),
         pytest.param(
             "checkpoint_one_shard_flips", {Call.READ: fuse.flipped("__1_0")}, "fsdp2/dcp", marks=pytest.mark.more
         ),

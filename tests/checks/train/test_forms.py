@@ -19,6 +19,7 @@ BARE = {
     "bare:Mlp": "its first layer (batch (4, 8) float32); the loss is made up: the mean square distance of its outputs",
     "bare:gpt": "its first layer (batch['idx'] (4, 12) int64, batch['targets'] (4, 12) int64); the loss is its own",
     "bare:Example": "its example_input_array (batch[0] (4, 4) float32, batch[1] (4, 3) float32); the loss is made up",
+    "adapters:adapted": "its configuration (batch['input_ids'] (4, 16) int64, batch['labels'] (4, 16) int64); the loss",
     "bare:instance": "its example_input_array (batch[0] (4, 4) float32",
     "bare:Images": "its first layer (batch (4, 3, 8, 8) float32)",
     "lightning_modules:Classifier": "its train_dataloader, 4 rows of it at most (batch[0] (4, 8) float32",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from preflight.check import Job, Node, Run
+from preflight.check import Job, Node, Run, plots
 from preflight.checks.train import speed as check
-from preflight.checks.train.speed import figures, memory_fit, stragglers
+from preflight.checks.train.speed import figures, memory_fit, stalls, stragglers
 from preflight.checks.train.speed.facts import Facts
 from preflight.cli.running import settings
 from preflight.planning import registry
@@ -26,7 +26,8 @@ def series(compute: float = 0.03, wait: float = 0.01, core: float = 0.0, **phase
     own = sum(wall[phase] - waits[phase] for phase in wall if phase != "wait")
     return {
         "steps": [sum(wall.values())] * STEPS, "own": [own] * STEPS, "phases": wall, "core_wait": waits,
-        "first_collective": 0.01,
+        "starved": [sum(waits.values())] * STEPS, "begun": [], "first_collective": 0.01,
+        "each": {phase: [wall[phase] - waits[phase]] * STEPS for phase in wall},
     }  # fmt: skip
 
 
@@ -83,9 +84,12 @@ def test_a_rank_must_be_late_in_each_round() -> None:
 
 
 def test_a_rank_must_be_late_in_nearly_every_step() -> None:
+    """In two of three it is told as one that stands still in these."""
     late = series(0.03, 0.0, forward=0.2)
-    late["own"][: STEPS // 3] = [0.03] * (STEPS // 3)
-    assert judge(check, facts(series(wait=0.2), late, series(wait=0.2))) == []
+    for values, usual in ((late["own"], 0.03), (late["each"]["forward"], 0.01)):
+        values[: STEPS // 3] = [usual] * (STEPS // 3)
+    (found,) = judge(check, facts(series(wait=0.2), late, series(wait=0.2), rounds=3))
+    assert found["code"] == "train.speed.stalls" and "in 24 of 36 steps, 190 ms each" in found["message"]
 
 
 def test_a_rank_without_a_core_is_told_apart() -> None:
@@ -108,6 +112,15 @@ def test_where_all_wait_for_cores_nobody_is_named(others: float) -> None:
     assert judge(check, facts(*ranks)) == []
 
 
+def test_where_all_wait_for_cores_a_rank_that_takes_six_times_as_long_is_named() -> None:
+    """Others have 45% of a core, which is no quarter more than a third of what they would need to be told by it."""
+    busy, late = series(0.2, wait=1.1, core=0.85), series(1.2, wait=0.05, core=0.975)
+    (found,) = judge(check, facts(busy, late, busy, rounds=3))
+    assert found["where"]["rank"] == 1 and found["evidence"]["starved"] is True
+    assert "it computes 1.2 s per step, most of it waiting for a CPU core" in found["message"]
+    assert judge(check, facts(busy, series(0.6, wait=0.05, core=0.95), busy, rounds=3)) == []
+
+
 def test_a_throttled_gpu_is_late_by_less() -> None:
     assert stragglers.least_share(None, Job("env", 2, "nccl", ())) == 0.2
     assert stragglers.least_share(None, Job("env", 2, "gloo", ())) == 0.5
@@ -116,9 +129,11 @@ def test_a_throttled_gpu_is_late_by_less() -> None:
 
 def test_rank_0_is_suspected_as_any_other() -> None:
     """A list that holds 0 alone is true all the same."""
-    assert stragglers.is_suspicious([0.0, 0.0], [[0.2] * 4, [0.03] * 4], 0.5)
-    assert stragglers.is_suspicious([0.9, 0.1], [[0.03] * 4, [0.03] * 4], 0.5)
-    assert not stragglers.is_suspicious([0.6, 0.6], [[0.03] * 4, [0.04] * 4], 0.5)
+    no = [[0.0] * 4] * 2
+    assert stragglers.is_suspicious([0.0, 0.0], [[0.2] * 4, [0.03] * 4], no, 0.5)
+    assert stragglers.is_suspicious([0.9, 0.1], [[0.03] * 4, [0.03] * 4], no, 0.5)
+    assert stragglers.is_suspicious([0.6, 0.6], [[0.03] * 4, [0.03] * 4], [[0.4] * 4, [0.06] * 4], 0.5)
+    assert not stragglers.is_suspicious([0.6, 0.6], [[0.03] * 4, [0.04] * 4], [[0.2] * 4, [0.06] * 4], 0.5)
 
 
 def test_8192_ranks_are_judged() -> None:
@@ -126,6 +141,153 @@ def test_8192_ranks_are_judged() -> None:
     made = facts(*[series(wait=0.2)] * 8191, late)
     (found,) = judge(check, made)
     assert found["where"]["rank"] == 8191
+
+
+# Pauses
+
+
+def paused(phase: str = "data", every: int = 5, seconds: float = 1.5, first: int = 4, own: Any = None) -> Any:
+    """A rank that stands still in each `every`th step."""
+    made = own or series()
+    for step in range(first, STEPS, every):
+        made["own"][step] += seconds
+        made["steps"][step] += seconds
+        made["each"][phase][step] += seconds
+    return made
+
+
+def waiting(phase: str = "data", **how: Any) -> Any:
+    """One of the others: it waits for the rank in the same step, for its optimizer in the next one."""
+    made = series()
+    for step in range(how.get("first", 4), STEPS, how.get("every", 5)):
+        at = step + (phase == "optimizer")
+        if at < STEPS:
+            made["steps"][at] += how.get("seconds", 1.5)
+            made["each"]["wait"][at] += how.get("seconds", 1.5)
+    return made
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+def test_a_rank_that_stands_still_now_and_then_is_named_with_phase_and_how_often(phase: str) -> None:
+    made = facts(waiting(phase), paused(phase), waiting(phase), rounds=3)
+    (found,) = judge(check, made)
+    assert (found["code"], found["where"]["rank"], found["noticed_by"]) == ("train.speed.stalls", 1, "0,2")
+    assert found["evidence"]["phase"] == phase and found["evidence"]["pause_s"] == 1.5
+    where = stragglers.OF_PHASE[phase]
+    assert f"it stands still {where} in 6 of 36 steps, 1.5 s each" in found["message"]
+    assert "ranks 0,2 wait for it, and 86% of the time is lost" in found["message"]
+    (strip,) = {tuple(strip["odd"]) for strip in [*check.plot(made, run_of(made))][1].to_json()["strips"]}
+    assert strip == (1,)
+
+
+def test_how_often_is_told_where_it_is_regular() -> None:
+    how: dict[str, Any] = {"every": 4, "first": 3}
+    (found,) = judge(check, facts(waiting(**how), paused(**how), rounds=3))
+    assert "every 4 steps (9 of 36)" in found["message"]
+
+
+def test_pauses_that_cost_nothing_that_come_once_or_that_all_make_are_sound() -> None:
+    assert judge(check, facts(waiting(seconds=0.04), paused(seconds=0.04), rounds=3)) == [], "too short"
+    assert judge(check, facts(series(), paused(), rounds=3)) == [], "nobody waited"
+    assert judge(check, facts(*[paused("forward") for _ in range(3)], rounds=3)) == [], "all at once"
+    once = facts(waiting(), paused(), waiting(), rounds=3)
+    for own in once.values():
+        own["strategies"]["ddp/plain"]["rounds"][1] = series()
+    assert judge(check, once) == [], "not in each round"
+    busy = [paused(seconds=0.06, every=12, own=series(0.4, core=0.9)), waiting(seconds=0.06, every=12)]
+    assert judge(check, facts(busy[1], busy[0], rounds=3)) == [], (
+        "3 ranks on two cores at a load of 15 had one of these"
+    )
+
+
+def test_a_pause_in_another_phase_each_round_is_chance() -> None:
+    made = facts(*[series()] * 3, rounds=3)
+    for number, phase in enumerate(("data", "forward", "backward")):
+        for rank, own in enumerate((waiting(phase), paused(phase), waiting(phase))):
+            made[rank]["strategies"]["ddp/plain"]["rounds"][number] = own
+    assert judge(check, made) == []
+
+
+def test_pauses_are_suspected_only_where_they_cost_time() -> None:
+    no = [[0.0] * 4] * 2
+    assert stalls.is_suspicious([[0.03] * 4, [0.03, 0.03, 0.03, 0.2]], no)
+    assert not stalls.is_suspicious([[0.03] * 4, [0.03, 0.03, 0.03, 0.07]], no)
+    assert not stalls.is_suspicious([[0.03] * 4, [0.03, 0.03, 0.03, 0.11]], [[0.3] * 4] * 2)
+    assert not stalls.is_suspicious([[0.03, 0.5]], [[0.0] * 2])
+
+
+# The loader
+
+
+def test_a_job_whose_ranks_all_wait_for_their_loaders_is_bound_by_data() -> None:
+    slow = series(0.04, data=0.2)
+    (found,) = judge(check, facts(slow, slow, slow))
+    assert (found["code"], found["severity"], found["where"]) == ("train.speed.data_bound", "warn", {})
+    assert "the ranks wait 200 ms of each step of 250 ms for their next batch (80%)" in found["message"]
+    assert "a step would take 50 ms if the batch were there" in found["message"]
+
+
+def test_workers_that_fall_behind_give_some_batches_at_once() -> None:
+    """Four of them: each fourth batch has to be waited for, and the median is 0."""
+    own = [paused("data", every=4, first=3, seconds=0.4) for _ in range(2)]
+    (found,) = judge(check, facts(*own))
+    assert found["code"] == "train.speed.data_bound" and "wait 100 ms of each step of 140 ms" in found["message"]
+
+
+def test_loaders_that_cost_little_that_only_begin_slowly_or_of_one_rank_are_sound() -> None:
+    little, quick = series(0.1, data=0.03), series(0.01, data=0.005)
+    assert judge(check, facts(little, little)) == judge(check, facts(quick, quick)) == []
+    anew = [paused("data", every=4, first=3, seconds=0.4) for _ in range(2)]
+    for own in anew:
+        own["begun"] = [3, 7, 11]
+    assert judge(check, facts(*anew)) == []
+    assert {found["code"] for found in judge(check, facts(series(wait=0.2), series(data=0.2), rounds=3))} == {
+        "train.speed.straggler"
+    }
+
+
+# Slower than one
+
+
+def exposing(seconds: float, own: Any, cores: str = "0-7") -> dict[int, Facts]:
+    """Of two ranks that communicate for so long in each step."""
+    made = facts(own, own, cores=cores)
+    for rank in made.values():
+        seen = {"step": seconds + 0.03, "collectives": seconds, "exposed": seconds, "count": 3}
+        rank["strategies"]["ddp/plain"]["exposed"] = seen  # type: ignore[typeddict-item]
+    return made
+
+
+def test_ranks_that_are_slower_together_than_one_of_them_are_told_with_what_helps() -> None:
+    made = exposing(0.4, series(0.03, wait=0.4))
+    (found,) = judge(check, made)
+    assert (found["code"], found["severity"], found["where"]) == ("train.speed.slower_than_one", "warn", {})
+    assert found["message"].startswith(
+        "under ddp/plain 2 ranks train 1,191 tokens/s together, and one of them alone 10,240 tokens/s while the "
+        "others train, too, expected more together; 93% of a step is exposed communication, for 1 MiB that each rank "
+        "sends"
+    )
+    assert "accumulated over 17 batches" in found["fix"]
+    for own in made.values():
+        fast = {**own["strategies"]["ddp/plain"], "rounds": [series(0.03, wait=0.01)]}
+        own["strategies"]["fsdp2/plain"] = fast  # type: ignore[assignment]
+    assert judge(check, made)[0]["message"].endswith("; fsdp2/plain reaches 12,800 tokens/s")
+
+
+def test_ranks_that_are_as_fast_as_one_or_share_few_cores_are_sound() -> None:
+    assert judge(check, exposing(0.04, series(0.03, wait=0.02))) == []
+    slower = exposing(0.06, series(0.03, wait=0.06))
+    assert [found["code"] for found in judge(check, slower)] == ["train.speed.slower_than_one"]
+    assert judge(check, exposing(0.01, series(0.03, wait=0.06))) == [], "not by communication"
+    assert judge(check, exposing(0.06, series(0.03, wait=0.06), cores="0-1")) == [], "their exchange needs cores, too"
+    assert judge(check, facts(series(0.03, wait=0.4))) == [], "one rank"
+
+
+def test_containers_on_one_machine_share_its_cores() -> None:
+    made, nodes = exposing(0.06, series(0.03, wait=0.06), cores="0-1"), {"host-a": (0,), "host-b": (1,)}
+    assert judge(check, made, nodes=nodes) == []
+    made[1]["kernel"] = "b"
+    assert [found["code"] for found in judge(check, made, nodes=nodes)] == ["train.speed.slower_than_one"]
 
 
 # Fewer cores
@@ -201,21 +363,43 @@ def test_the_line_and_the_picture() -> None:
     made = facts(series(), series())
     line = check.summarize(made, run_of(made))
     assert line == (
-        "ddp/plain on 2 ranks: 12,800 tokens/s, 50% of 2 x 12,800 alone; step 40 ms (p95 40 ms, p99 40 ms); "
-        "10 ms (20%) exposed communication; 2 ranks and their exchange share 2 cores"
+        "ddp/plain on 2 ranks: 12,800 tokens/s, 50% of 2 x 12,800 alone; step 40 ms (mean 40 ms, p95 40 ms, p99 40 "
+        "ms); 10 ms (20%) exposed communication; 2 ranks and their exchange share 2 cores"
     )
     told = check.summarize(made, run_of(made, LR=3e-4, ACCUMULATE=2))
     assert "; 8 per rank x 2 ranks x 2 accumulation = 32 (one rank alone: 16); a learning rate of 0.0003" in told
-    picture = "\n".join(check.draw(made, run_of(made)))
-    assert "ddp/plain" in picture and "alone, all at once" in picture and "first collective after" in picture
+    strategies, ranks = tables(made)
+    assert [row[0] for row in strategies.rows] == ["alone", "alone, all at once", "ddp/plain"]
+    assert "\n".join([*ranks.heads]).endswith("first collective after") and [row[0] for row in ranks.rows] == ["0", "1"]
+
+
+def tables(made: dict[int, Facts]) -> list[plots.Table]:
+    return [its for its in check.plot(made, run_of(made)) if isinstance(its, plots.Table)]
+
+
+def test_throughput_is_samples_by_time_and_the_mean_stands_beside_the_median() -> None:
+    """Every fourth step takes 1 s more."""
+    slow = series()
+    slow["steps"] = [1.04 if step % 4 == 0 else 0.04 for step in range(STEPS)]
+    made = facts(slow, slow)
+    assert figures.together(made, figures.last_rounds(made, "ddp/plain")) == pytest.approx(16 / 0.29)
+    assert "; step 40 ms (mean 290 ms, p95 1.04 s, p99 1.04 s)" in check.summarize(made, run_of(made))
+    assert ", 7% of 2 x 12,800 alone" in check.summarize(made, run_of(made))
+
+
+def test_what_ranks_wait_for_each_other_is_no_communication() -> None:
+    made = facts(series(), series())
+    made[0]["strategies"]["ddp/plain"]["exposed"] = {"step": 0.5, "collectives": 0.4, "exposed": 0.4, "count": 3}
+    told = "; 10 ms (20%) exposed communication (up to 400 ms with what ranks wait for each other)"
+    assert told in check.summarize(made, run_of(made))
 
 
 def test_the_loss_of_a_strategy_beside_the_first_ones() -> None:
     made = facts(series(), series())
     for rank, own in made.items():
         own["strategies"]["fsdp2/plain"] = {**own["strategies"]["ddp/plain"], "loss": 2.0 + rank * 4e-6}
-    row = next(line for line in check.draw(made, run_of(made)) if line.startswith("fsdp2/plain"))
-    assert row.split()[-1] == "1e-06"
+    row = next(row for row in tables(made)[0].rows if row[0] == "fsdp2/plain")
+    assert row[-1] == "1e-06"
     made[1]["strategies"]["fsdp2/plain"]["loss"] = None
     assert figures.loss_off(made, "fsdp2/plain", "ddp/plain") is None
 
@@ -223,16 +407,16 @@ def test_the_loss_of_a_strategy_beside_the_first_ones() -> None:
 def test_the_page_shows_steps_phases_and_strategies_and_names_the_late_rank() -> None:
     late = series(0.03, 0.0, backward=0.22)
     made = facts(series(wait=0.2), late, series(wait=0.2), rounds=3)
-    chart, phases, exposed, side_by_side = (plot.to_json() for plot in check.plot(made, run_of(made)))
+    chart, phases, exposed, side_by_side, _ranks = (plot.to_json() for plot in check.plot(made, run_of(made)))
     assert [its["name"] for its in chart["series"]] == ["ddp/plain, all ranks", "alone, all at once"]
     assert {tuple(strip["odd"]) for strip in phases["strips"]} == {(1,)} and phases["subjects"][1] == [
         "node-0",
         "rank 1",
     ]
-    assert phases["strips"][2]["values"] == [20.0, 220.0, 20.0] and exposed["strips"][0]["values"] == [10.0] * 3
+    assert phases["strips"][2]["values"] == [20.0, 220.0, 20.0] and exposed["strips"][0]["values"] == [20.0] * 3
     assert [row[0] for row in side_by_side["rows"]] == ["alone", "alone, all at once", "ddp/plain"]
     assert side_by_side["heads"] == [
-        "strategy", "tokens/s", "of alone", "p50", "exposed", "held", "peak MiB", "loss off"
+        "strategy", "tokens/s", "of alone", "mean", "p50", "p99", "exposed", "held MiB", "peak MiB", "loss off"
     ]  # fmt: skip
     sound = facts(series(), series())
     assert all(not strip["odd"] for strip in [*check.plot(sound, run_of(sound))][1].to_json()["strips"])
@@ -243,6 +427,8 @@ def test_the_rate_between_nodes_is_told_where_most_of_a_step_waits_for_it() -> N
     job = Job("env", 2, "gloo", (Node("a", 0, (0,)), Node("b", 1, (1,))))
     assert "gradients travel" not in check.summarize(made, Run(job, (0, 1), {}, {}))
     made[0]["strategies"]["ddp/plain"]["exposed"] = {"step": 0.4, "collectives": 0.3, "exposed": 0.3, "count": 3}
+    assert "gradients travel" not in check.summarize(made, Run(job, (0, 1), {}, {})), "rank 0 waits for rank 1"
+    made[1]["strategies"]["ddp/plain"]["exposed"] = {"step": 0.4, "collectives": 0.02, "exposed": 0.3, "count": 3}
     assert "gradients travel" not in check.summarize(made, run_of(made)), "on one node"
     line = check.summarize(made, Run(job, (0, 1), {}, {}))
     assert "; gradients travel at 52.4 MB/s between 2 nodes" in line, "by the rank that waits least, in 20 ms"
@@ -331,7 +517,7 @@ def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
     assert finished.findings() == [] and finished.left_over == [], finished.told()
     own = finished.check("train.speed")
     assert own["summary"].startswith("ddp/plain on 2 ranks: ") and "exposed communication" in own["summary"]
-    assert [plot["kind"] for plot in own["plots"]] == ["chart", "strips", "strips", "table"]
+    assert [plot["kind"] for plot in own["plots"]] == ["chart", "strips", "strips", "table", "table"]
     assert float(own["plots"][3]["rows"][3][-1]) < 1e-4, "FSDP2 trains as DDP does"
     traces = sorted((tmp_path / "attached").iterdir())
     assert [path.name for path in traces] == [f"train.speed.rank-{rank}.trace.json.gz" for rank in (0, 1)]

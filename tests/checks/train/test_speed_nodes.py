@@ -39,7 +39,7 @@ def test_ranks_of_a_node_with_a_cgroup_each_share_none(cgroups: Callable[..., st
         run.start_rank(rank, words, env, before=before)
     finished = run.finish()
     assert finished.findings() == [], finished.told()
-    assert "peak at 2,600" in "\n".join(finished.check("train.speed")["picture"])
+    assert "peak at 2,600" in finished.check("train.speed")["plots"][-1]["heads"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ranks that other work does not slow down need root")
@@ -82,7 +82,7 @@ def test_a_slow_link_between_nodes_is_told_with_its_rate_and_blames_no_rank(two:
     for host in two:
         host.slow_down("60mbit")
     finished = ranks_on(tmp_path, two, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
-    assert finished.findings() == [], finished.told()
+    found_as("speed_slower_than_one", finished)
     line = finished.check("train.speed")["summary"]
     found = re.search(r"gradients travel at ([0-9.]+) MB/s between 2 nodes \(no other link to compare", line)
     assert found and 1.0 < float(found[1]) < 8.5, line
@@ -98,11 +98,11 @@ def test_a_node_with_a_slow_link_is_named_with_what_it_costs(three: list[Host], 
 
 @needs_hosts
 def test_three_nodes_with_equal_links_are_sound(three: list[Host], tmp_path: Path) -> None:
-    """Slow ones, so that their links are compared: nobody is slower than the others."""
+    """Slow ones, so that their links are compared: nobody is slower than the others. All may be slower than one."""
     for host in three:
         host.slow_down("100mbit")
     finished = ranks_on(tmp_path, three, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
-    assert finished.findings() == [], finished.told()
+    assert {found["code"] for found in finished.findings()} <= {"train.speed.slower_than_one"}, finished.told()
     assert "between 3 nodes (two of them exchange " in finished.check("train.speed")["summary"]
 
 

@@ -12,6 +12,7 @@ from preflight.train_smoke.trainer.compare import Furthest, Limits
 Kind = Literal[
     "not_finite", "wrong_start", "wrong_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
     "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed", "missing_collective", "wrong_gradient",
+    "other_loss",
 ]  # fmt: skip
 """Slugs of the codes of parity and model_parallel."""
 

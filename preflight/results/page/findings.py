@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from preflight.core import node_names, rank_ranges
 from preflight.core.finding import Reported
@@ -19,7 +18,7 @@ EVIDENCE = 6000
 """Characters."""
 
 
-def verdict(report: Report, found: Sequence[Reported]) -> dict[str, Any]:
+def verdict(report: Report, found: Sequence[Reported]) -> dict[str, object]:
     """`found`: worst first."""
     counting = [finding for finding in found if finding.counts and finding.severity != "info"]
     first = counting[0] if counting else None
@@ -51,16 +50,16 @@ def skipped(report: Report) -> list[tuple[str, str]]:
 
 def groups(
     found: Sequence[Reported], places: Places, checks: Sequence[str], *, from_logs: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Findings grouped by severity, code and waiver, in the order of each group's first. `from_logs`: their evidence is
     lines of a job's log."""
     kinds: dict[tuple[object, ...], list[Reported]] = {}
     for finding in found:
         kinds.setdefault((finding.severity, finding.code, finding.counts), []).append(finding)
-    return [_group([_entry(each, places, checks, from_logs) for each in its]) for its in kinds.values()]
+    return [_group([_entry(each, places, checks, from_logs) for each in kind]) for kind in kinds.values()]
 
 
-def _group(entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _group(entries: list[dict[str, object]]) -> dict[str, object]:
     whole = len(entries) if len(entries) == WHOLE + 1 else WHOLE
     return {
         "code": entries[0]["code"], "whole": entries[:whole], "rest": entries[whole : whole + LINES],
@@ -68,7 +67,7 @@ def _group(entries: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _entry(finding: Reported, places: Places, checks: Sequence[str], from_logs: bool) -> dict[str, Any]:
+def _entry(finding: Reported, places: Places, checks: Sequence[str], from_logs: bool) -> dict[str, object]:
     severity = finding.severity if finding.counts else "waived"
     return {
         "severity": severity, "letter": LETTERS.get(severity, "i" if severity == "info" else "W"),

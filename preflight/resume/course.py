@@ -1,0 +1,20 @@
+"""What the three trainings of a test did."""
+
+from dataclasses import dataclass, field
+
+from preflight.core.finding import Reported
+from preflight.resume.control import Control
+from preflight.resume.training import TrainingEnd
+
+
+@dataclass
+class Course:
+    reference: TrainingEnd | None = None
+    """The training that never stopped."""
+    stopped: TrainingEnd | None = None
+    resumed: TrainingEnd | None = None
+    stop_at: int = 0
+    after: int | None = None
+    """The steps done at the point of resume."""
+    control: Control = field(default_factory=Control)
+    findings: list[Reported] = field(default_factory=list)
