@@ -45,9 +45,8 @@ def test_a_fault_before_the_job_is_none_of_the_job_s(form: str, line: str, tmp_p
     assert codes(explained(tmp_path, job=steps(form, 0, 9) + KEY_ERROR, kernel=before)) == ["app_crash"]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_fault_after_which_the_job_went_on_is_a_warning(form: str, tmp_path: Path) -> None:
-    report = explained(tmp_path, job=steps(form, 0, 9), kernel=KERNEL[form].format(26, "10:11") + XID)
+def test_a_fault_after_which_the_job_went_on_is_a_warning(tmp_path: Path) -> None:
+    report = explained(tmp_path, job=steps("iso", 0, 9), kernel=KERNEL["iso"].format(26, "10:11") + XID)
     (found,) = report.findings
     assert (found.severity, found.code, report.exit_code) == ("warn", "explain.gpu_hw_fault", 0)
     assert "the job went on after it" in found.message
@@ -58,8 +57,8 @@ def test_a_gpu_that_the_first_attempt_lost_is_not_the_second_one_s(tmp_path: Pat
         "E1126 10:12:00.000000 9563 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) "
         "local_rank: 1 (pid: 9001) of binary: /usr/bin/python3\n"
     )
-    job = steps("python", 0, 3) + CRASH + ended + steps("python", 0, 9, late=4)
-    report = explained(tmp_path, job=job, kernel=KERNEL["python"].format(26, "10:11") + XID)
+    job = steps("iso", 0, 3) + CRASH + ended + steps("iso", 0, 9, late=4)
+    report = explained(tmp_path, job=job, kernel=KERNEL["iso"].format(26, "10:11") + XID)
     assert codes(report) == [] and report.exit_code == 0
 
 
@@ -71,10 +70,17 @@ def test_a_gpu_that_the_first_attempt_lost_is_not_the_second_one_s(tmp_path: Pat
         pytest.param((26, "10:11"), steps("python", 0, 5) + CRASH, id="two more steps, then it failed"),
         pytest.param((24, "03:00"), CRASH, id="no step at all"),
         pytest.param((26, "09:58"), steps("python", 0, 2) + CRASH, id="as it began"),
+        pytest.param((26, "02:11"), steps("python", 0, 4), id="eight hours before, or a host in California"),
     ],
 )
 def test_a_fault_in_the_job_s_time_is_its_cause(at: tuple[int, str], job: str, tmp_path: Path) -> None:
     report = explained(tmp_path, job=job, kernel=KERNEL["python"].format(*at) + XID)
+    assert codes(report)[:1] == ["gpu_hw_fault"]
+
+
+@pytest.mark.parametrize(("last", "more"), [(4, ""), (5, CRASH)], ids=["one more step", "two more, then it failed"])
+def test_so_it_is_by_clocks_with_a_zone(last: int, more: str, tmp_path: Path) -> None:
+    report = explained(tmp_path, job=steps("iso", 0, last) + more, kernel=KERNEL["iso"].format(26, "10:11") + XID)
     assert codes(report)[:1] == ["gpu_hw_fault"]
 
 

@@ -14,6 +14,9 @@ LONG_BEFORE_S = 3600.0
 WAIT_S = 900.0
 """From such a line to a step that a job does not reach if it has lost a rank: NCCL gives up after 600."""
 
+ZONES_S = 26 * 3600.0
+"""Two clocks without a zone may be so far apart: a container's is often UTC, its host's seldom."""
+
 
 def find_logs(timeline: Timeline) -> set[str]:
     """Files with such a row, in which no rank speaks and no step is shown."""
@@ -36,11 +39,12 @@ def is_outlived(timeline: Timeline, row: Signature, logs: Collection[str]) -> bo
 
 
 def _gaps(timeline: Timeline, row: Signature, logs: Collection[str]) -> Iterator[list[float]]:
-    """Of each of its lines, the seconds to each step of the job, ascending; [] outside of `logs`, and where no clock
-    tells. To a training's end it is for ever."""
+    """Of each of its lines, the seconds at least to each step of the job, ascending; [] outside of `logs`, and where no
+    clock tells. To a training's end it is for ever."""
     for match, times in timeline.seen[row.name].with_times():
         gaps: set[float] = set()
         for kind, time in wall_times(times).items() if match.line.file in logs else ():
-            steps = [(step, at[kind] - time) for step, at in timeline.all_steps() if kind in at]
+            since = time + (ZONES_S if kind == "local" else 0)
+            steps = [(step, at[kind] - since) for step, at in timeline.all_steps() if kind in at]
             gaps |= {inf if gap > 0 and step.startswith("epoch.end") else gap for step, gap in steps}
         yield sorted(gaps)
