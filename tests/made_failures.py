@@ -6,7 +6,7 @@ from typing import Any
 
 from preflight.explain.candidates import Candidate
 from preflight.explain.diagnosis import explain
-from preflight.explain.evidence import Evidence
+from preflight.explain.timeline import Timeline
 from preflight.failure_book.book import Book, Cause, Signature, signature
 from preflight.failure_book.line import Line
 
@@ -83,10 +83,10 @@ def lines(
 
 def conclude(*all_lines: Sequence[Line], artifacts: Sequence[Candidate] = (), book: Book = BOOK) -> list[Candidate]:
     """What explain concludes."""
-    evidence = Evidence()
+    timeline = Timeline()
     for line in (text_line for of_file in all_lines for text_line in of_file):
-        evidence.add(line, book.matches(line))
-    return explain(evidence, artifacts, book)
+        timeline.add(line, book.matches(line))
+    return explain(timeline, artifacts)
 
 
 def traceback(error: str, file: str = "train.py", number: int = 7, label: str = "") -> list[str]:

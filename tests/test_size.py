@@ -65,7 +65,7 @@ SAY_NOTHING = {"told", "said", "its", "made"}
 STILL_SAY_NOTHING = {
     "checks/train", "checks/train/checkpoint", "checks/train/model", "checks/train/shared",
     "checks/train/shared/parity", "checks/train/speed", "preflight/checkpoint", "preflight/debug",
-    "preflight/debug/injected", "preflight/explain", "preflight/explain/artifacts", "preflight/explain/logs",
+    "preflight/debug/injected",
     "preflight/explain/read", "preflight/failure_book", "train_smoke", "train_smoke/checkpoint", "train_smoke/speed",
     "train_smoke/strategies", "train_smoke/trainer", "train_smoke/user",
 }  # fmt: skip
@@ -109,7 +109,7 @@ LEFT_UNFORMATTED = {
     "checks/net/mesh", "checks/node/storage", "checks/train", "checks/train/checkpoint", "checks/train/shared/parity",
     "checks/train/speed", "preflight", "preflight/checkpoint", "preflight/cli",
     "preflight/cluster", "preflight/debug", "preflight/engine", "preflight/explain", "preflight/explain/artifacts",
-    "preflight/explain/logs", "preflight/history", "preflight/nccl", "preflight/rendezvous", "preflight/results",
+    "preflight/explain/causes", "preflight/history", "preflight/nccl", "preflight/rendezvous", "preflight/results",
     "preflight/results/page", "preflight/sinks", "train_smoke/checkpoint", "train_smoke/strategies",
     "train_smoke/trainer", "train_smoke/user",
 }  # fmt: skip

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from preflight.explain.candidates import NONE, Candidate
 from preflight.explain.diagnosis import explain
-from preflight.explain.evidence import Evidence
 from preflight.explain.logs.ends import Ends, local_time
-from preflight.failure_book.book import Book, Match
+from preflight.explain.timeline import Timeline
+from preflight.failure_book.book import Match
 from preflight.failure_book.line import Line
 
 SLUG = "attempt"
@@ -37,26 +37,26 @@ class Ended:
 
 
 class Replay:
-    """Evidence of all lines together, and the lines, as long as they are few: attempts are told apart at the end."""
+    """All lines in one timeline, and by themselves as long as they are few: attempts are told apart at the end."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
         self.lines: list[tuple[Line, Sequence[Match]]] = []
         """[] if they were too many."""
         self._is_full, self._room = False, REPLAYED_CHARACTERS
 
     def add(self, line: Line, matches: Sequence[Match]) -> int:
-        """As Evidence.add."""
+        """As Timeline.add."""
         if not self._is_full:
             self._room -= len(line.raw) + len(line.text)
             self.lines.append((line, matches))
             self._is_full = self._room < 0 or len(self.lines) > REPLAYED
             if self._is_full:
                 self.lines = []
-        return self.evidence.add(line, matches)
+        return self.timeline.add(line, matches)
 
     def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
-        return self.evidence.has_enough(line, matches)
+        return self.timeline.has_enough(line, matches)
 
 
 class Attempts:
@@ -72,18 +72,18 @@ class Attempts:
         """When attempts ended, where another file than theirs shows that the job went on."""
         self._now: dict[str, float] = {}
         self.count = min(MOST, max([0, *folders, *map(len, cuts.values())]) + 1)
-        self._evidence = [Evidence() for _ in range(self.count)]
+        self._timelines = [Timeline() for _ in range(self.count)]
         self._folders: dict[str, int | None] = {}
 
     def add(self, line: Line, matches: Sequence[Match]) -> int:
-        """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell. What an agent beside
+        """As Timeline.add, of the line's attempt; of each attempt, if its file does not tell. What an agent beside
         torchrun's folders saw fail before it started all again is not of the last one."""
-        return max(evidence.add(line, matches) for evidence in self._evidence_for(line))
+        return max(timeline.add(line, matches) for timeline in self._timelines_for(line))
 
     def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
-        return all(evidence.has_enough(line, matches) for evidence in self._evidence_for(line))
+        return all(timeline.has_enough(line, matches) for timeline in self._timelines_for(line))
 
-    def _evidence_for(self, line: Line) -> Sequence[Evidence]:
+    def _timelines_for(self, line: Line) -> Sequence[Timeline]:
         if line.file not in self._folders:
             found = _FOLDER.search(line.file)
             self._folders[line.file] = int(found[1]) if found else None
@@ -93,22 +93,22 @@ class Attempts:
             at = bisect.bisect_left(self._cuts[line.file], line.number)
         elif line.file in self._started_again:
             is_early = line.number <= self._started_again[line.file]
-            return self._evidence[:-1] if is_early else self._evidence[-1:]
+            return self._timelines[:-1] if is_early else self._timelines[-1:]
         elif self._times:
             self._now[line.file] = local_time(line) or self._now.get(line.file, 0.0)
             at = bisect.bisect_left(self._times, self._now[line.file])
         else:
-            return self._evidence
-        return [self._evidence[min(at, self.count - 1)]]
+            return self._timelines
+        return [self._timelines[min(at, self.count - 1)]]
 
-    def explain(self, whole: Sequence[Candidate], artifacts: Sequence[Candidate], book: Book) -> list[Candidate]:
+    def explain(self, whole: Sequence[Candidate], artifacts: Sequence[Candidate]) -> list[Candidate]:
         """As diagnosis.explain, for all attempts: `whole` is its answer for all lines together. A job whose last
         attempt goes on without a failure has none; each attempt gets a line."""
-        ended = [self._ended(at, book) for at in range(self.count)]
+        ended = [self._ended(at) for at in range(self.count)]
         if not any(attempt.first for attempt in ended):
             return list(whole)
         if ended[-1].first is None and ended[-1].progressed:
-            last = explain(self._evidence[-1], artifacts, book)
+            last = explain(self._timelines[-1], artifacts)
             is_well = not any(cause.severity == "fail" for cause in last)
             return [*last, *_notes(ended)] if is_well else [*whole, *_notes(ended)]
         decisive = _decisive(ended)
@@ -116,12 +116,12 @@ class Attempts:
             return [*whole, *_notes(ended)]
         at = next(attempt.number for attempt in ended if attempt.first is decisive) - 1
         fitting = [artifact for artifact in artifacts if artifact.code or artifact.slug == decisive.slug]
-        return [*explain(self._evidence[at], fitting, book), *_notes(ended)]
+        return [*explain(self._timelines[at], fitting), *_notes(ended)]
 
-    def _ended(self, at: int, book: Book) -> Ended:
-        found = explain(self._evidence[at], (), book)
+    def _ended(self, at: int) -> Ended:
+        found = explain(self._timelines[at], ())
         first = next((cause for cause in found[:1] if cause.severity == "fail"), None)
-        return Ended(at + 1, first, self._evidence[at].progressed())
+        return Ended(at + 1, first, self._timelines[at].progressed())
 
 
 def _decisive(ended: Sequence[Ended]) -> Candidate | None:
@@ -157,6 +157,6 @@ def _note(group: Sequence[Ended], count: int) -> Candidate:
         show = "show" if len(group) > 1 else "shows"
         how = f"{show} no failure, and progress" if group[0].progressed else f"{show} neither a failure nor progress"
         return Candidate(SLUG, "clue", 0, f"{who} {how}", (0.0, 0, ""), severity="info", confidence="medium", fix=FIX)
-    said = first.message.removeprefix("these logs do not show why the job failed; ")
-    text = f"{who} failed ({first.slug}): {said}"
+    why = first.message.removeprefix("these logs do not show why the job failed; ")
+    text = f"{who} failed ({first.slug}): {why}"
     return replace(first, slug=SLUG, message=text, where={}, ranks=frozenset(), severity="info", fix=FIX, code="")

@@ -30,11 +30,11 @@ from preflight.explain.artifacts import (
 from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
 from preflight.explain.attempts import SLUG, Attempts, Replay
 from preflight.explain.candidates import Candidate
-from preflight.explain.evidence import Evidence
+from preflight.explain.causes.last_words import LastWords
 from preflight.explain.inputs import Input, Unread, find
 from preflight.explain.logs.ends import ends_some
-from preflight.explain.logs.last_words import LastWords
 from preflight.explain.read.reader import Reader
+from preflight.explain.timeline import Timeline
 from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
 from preflight.results import progress, report_files
@@ -70,26 +70,26 @@ def _run(options: argparse.Namespace) -> int:
     places = (options.json, options.markdown, options.report, options.html)
     output.prepare(*places)
     with console.progress() as on_progress:
-        made = explain_paths(options.paths, on_progress)
-    output.write(made, *places)
-    lines = [*console.lines(made), *Output(options.json, options.report).places("report.json")]
+        report = explain_paths(options.paths, on_progress)
+    output.write(report, *places)
+    lines = [*console.lines(report), *Output(options.json, options.report).places("report.json")]
     try:
-        _print(made, lines, options)
+        _print(report, lines, options)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
         raise UsageError(f"stdout: cannot be written ({error.strerror})") from None
-    return made.exit_code
+    return report.exit_code
 
 
-def _print(made: Report, lines: Sequence[str], options: argparse.Namespace) -> None:
+def _print(report: Report, lines: Sequence[str], options: argparse.Namespace) -> None:
     """If the report goes to stdout, nothing else does."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever its encoding
             stream.reconfigure(errors="replace")
     if "-" in (options.json, options.markdown):
         progress.show(lines, sys.stderr)
-        print(report_files.as_text(made) if options.json == "-" else console.markdown(made), end="", flush=True)
+        print(report_files.as_text(report) if options.json == "-" else console.markdown(report), end="", flush=True)
     else:
         progress.show(lines, sys.stdout)
         sys.stdout.flush()
@@ -99,8 +99,8 @@ def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: Non
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    evidence, ends = Evidence(), LastWords(known)
-    replay = Replay(evidence)
+    timeline, ends = Timeline(), LastWords(known)
+    replay = Replay(timeline)
     reader = _gather(inputs, known, replay, on_progress, ends)
     ranks = _processes(inputs)
     artifacts, more = _from_artifacts(inputs, known, ranks)
@@ -115,7 +115,7 @@ def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: Non
         lines=reader.lines,
         bytes=reader.bytes,
         unread=[UnreadFile(skipped.shown, skipped.why) for skipped in unread],
-        ranks=evidence.times_of_ranks(),
+        ranks=timeline.times_of_ranks(),
     )
     scrub = Scrubber(os.environ)
     findings = [_finding(cause, scrub) for cause in causes]
@@ -125,7 +125,7 @@ def explain_paths(paths: Sequence[str], on_progress: OnProgress = lambda *_: Non
     elif broken and not any(finding.severity == "fail" for finding in findings):  # the cause may be there
         text = "no failure was found, but files that may show one could not be read"
         findings = [_unreadable(text, broken, FIX_NOT_ALL_READ), *findings]
-    return _report(findings, explained, evidence.job(), list(paths), time.monotonic() - began)
+    return _report(findings, explained, timeline.job(), list(paths), time.monotonic() - began)
 
 
 def _gather(
@@ -149,9 +149,9 @@ def _gather(
 
 def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Input], known: Book) -> list[Candidate]:
     """Of logs of several attempts, each attempt is looked at by itself, too."""
-    causes = diagnosis.explain(replay.evidence, artifacts, known)
+    causes = diagnosis.explain(replay.timeline, artifacts)
     again = [file for file in inputs if file.kind == "error_file" or (file.kind == "log" and os.path.isfile(file.path))]
-    attempts = Attempts(replay.evidence.ends, [file.shown for file in again])
+    attempts = Attempts(replay.timeline.ends, [file.shown for file in again])
     if attempts.count < 2:
         return causes
     if replay.lines:
@@ -159,7 +159,7 @@ def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Inp
             attempts.add(line, matches)
     else:
         _gather(again, known, attempts, lambda *_: None, LastWords(known))
-    return attempts.explain(causes, artifacts, known)
+    return attempts.explain(causes, artifacts)
 
 
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
@@ -201,11 +201,11 @@ def _from_artifacts(
 def _report(findings: list[Reported], explained: Explained, job: Job, command: list[str], seconds: float) -> Report:
     summary = read_words(explained) + ": nothing wrong found" * (not findings)
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made = build(
+    report = build(
         run_id=str(uuid.uuid4()), started=started, seconds=seconds, command=["explain", *command], options={}, job=job,
         results=[Result(CHECK, TITLE, findings=findings, summary=summary)],
     )  # fmt: skip
-    return without_surrogates(without_secrets(replace(made, explained=explained), Scrubber(os.environ)))
+    return without_surrogates(without_secrets(replace(report, explained=explained), Scrubber(os.environ)))
 
 
 def _quote(line: Line, scrub: Scrubber) -> str:

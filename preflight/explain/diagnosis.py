@@ -6,33 +6,31 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.action import Action
-from preflight.explain import candidates
 from preflight.explain.artifacts import reports
-from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
-from preflight.explain.evidence import Evidence
-from preflight.explain.logs import (
+from preflight.explain.candidates import AS_GOOD, MEDIUM, MOST_LINES, NONE, Candidate, best_first
+from preflight.explain.causes import (
     departures,
     divergence,
     exceptions,
     exit_codes,
     full_disk,
-    membership,
     preflight_screen,
+    rows,
     timeouts,
 )
-from preflight.failure_book.book import Book, Signature
+from preflight.explain.culprits import WHO
+from preflight.explain.timeline import Timeline
 
+CAUSES = (
+    timeouts, departures, exit_codes, exceptions, full_disk, divergence, preflight_screen,
+)  # fmt: skip
+"""Those that need more than a line."""
+SUPERSEDING = (timeouts, exit_codes, full_disk, divergence)
+"""Causes that explain rows better than their own sentences do."""
 OTHERS = 3
 """At most this many further candidates are reported, and this many slower paths."""
-SURE = 60
-"""Weight from which a line that names a cause is believed, unless another contradicts it."""
-SUPERSEDED = {"watchdog.timeout"}
-"""Rows that `timeouts` evaluates together."""
 CONTENDER = 30
 """A further candidate may weigh this much less than the cause."""
-MEDIUM = 30
-"""Weight from which a line that names a cause is more than a guess."""
 FAINT = 10
 """Below this weight a candidate is reported only if there is no other."""
 WARNED, GUESS = reports.WEIGHTS["warn"], reports.SECOND
@@ -53,48 +51,45 @@ AFTERWARDS = {
 }
 """How a consequence is described."""
 
-PORT = re.compile(r"\bport (\d{2,5})\b")
-"""In a message; it takes the place of :PORT in the cause's fix."""
 LOOPBACK = re.compile(r"127\.|\[?::1\b|localhost\b")
 """A peer's address that identifies no host."""
 
 
-def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> list[Candidate]:
+def explain(timeline: Timeline, artifacts: Sequence[Candidate]) -> list[Candidate]:
     """The most probable cause first; then other candidates and slower paths (warn), then consequences (info). Nothing
     for the log of a job that did not fail. `artifacts`: candidates from files that are not logs.
 
-    Those returned have severity, confidence and fix, and `ranks` are the ones that are not to blame."""
-    from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
-    from_logs += preflight_screen.find_candidates(evidence, book)
+    Of those returned `ranks` are the ones that are not to blame."""
+    from_logs = _from_logs(timeline)
     merged = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
-    slower = candidates.best_first(candidate for candidate in merged if candidate.role == "slower")
-    warnings = [_concluded(candidate, book, "medium") for candidate in slower[:OTHERS]]
-    causes = _in_order(evidence, candidates.best_first(candidate for candidate in merged if candidate.role != "slower"))
+    slower = best_first(candidate for candidate in merged if candidate.role == "slower")
+    warnings = [replace(candidate, confidence="medium") for candidate in slower[:OTHERS]]
+    causes = _in_order(timeline, best_first(candidate for candidate in merged if candidate.role != "slower"))
     if not causes:
         return warnings
     first, others = causes[0], causes[1:]
     sure = _confidence(first, others)
     rivals = _rivals(first, others, sure)
     accused = frozenset[int]().union(*(_accused(candidate) for candidate in (first, *rivals)))
-    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], accused, book)
+    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], accused)
     victims = _noticing(first).union(*(consequence.ranks for consequence in after)) - accused
-    named = _concluded(_with_node(evidence, _with_log_to_read(first)), book, sure)
-    if any(_concluded(other, book, sure).severity == "fail" for other in others):
+    named = replace(_with_node(timeline, _with_log_to_read(first)), confidence=sure)
+    if any(other.severity == "fail" for other in others):
         named = replace(named, severity="fail")  # a fault that alone ends no job, and a job that has ended
     return [
         replace(
             _without_cause(named) if sure == NONE or named.slug == UNKNOWN else named,
             ranks=_without_pair(first, victims),
         ),
-        *(_also_possible(_concluded(_with_node(evidence, rival), book, "low")) for rival in rivals),
+        *(_also_possible(_with_node(timeline, rival)) for rival in rivals),
         *warnings,
         *after,
     ]
 
 
-def _with_node(evidence: Evidence, candidate: Candidate) -> Candidate:
+def _with_node(timeline: Timeline, candidate: Candidate) -> Candidate:
     """With the host of the rank that it names, if any of that rank's lines tells it."""
-    node = evidence.ranks.get(candidate.where.get("rank", -1))
+    node = timeline.ranks.get(candidate.where.get("rank", -1))
     return replace(candidate, where={"node": node, **candidate.where}) if node else candidate
 
 
@@ -106,7 +101,7 @@ def _without_cause(first: Candidate) -> Candidate:
 
 def _also_possible(rival: Candidate) -> Candidate:
     rival = _without_culprit(rival) if _names_nothing(rival) else rival
-    return replace(rival, severity="warn", message=f"also possible: {rival.message}")
+    return replace(rival, severity="warn", confidence="low", message=f"also possible: {rival.message}")
 
 
 def _without_culprit(candidate: Candidate) -> Candidate:
@@ -127,28 +122,22 @@ def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:
     return frozenset() if first.slug == "collective_mismatch" and "rank" not in first.where else victims
 
 
-def _in_order(evidence: Evidence, causes: Sequence[Candidate]) -> list[Candidate]:
+def _in_order(timeline: Timeline, causes: Sequence[Candidate]) -> list[Candidate]:
     """A signal from outside did not cause a failure before it in the same file, nor one after a restart."""
-    apart = [candidate for candidate in causes if _stands_apart(evidence, candidate, causes[0])] if causes[:1] else []
+    apart = [candidate for candidate in causes if _stands_apart(timeline, candidate, causes[0])] if causes[:1] else []
     return [*apart, *(candidate for candidate in causes if candidate not in apart)]
 
 
-def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -> bool:
+def _stands_apart(timeline: Timeline, candidate: Candidate, signal: Candidate) -> bool:
     if signal.slug != "external_signal" or candidate.slug == signal.slug or not (candidate.lines and signal.lines):
         return False
-    clear = (candidate.role == "cause" and candidate.weight >= MEDIUM) or (
-        candidate.role == "failure" and candidate.weight >= CLEAR
-    )
-    line, ended = candidate.lines[0], signal.lines[0]
-    before = line.file == ended.file and line.number < ended.number
-    return clear and (before or evidence.began_between(ended, line))
+    return candidate.usual_confidence != "low" and timeline.stands_apart(candidate.lines[0], signal.lines[0])
 
 
-def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    superseded = SUPERSEDED.union(*(module.superseded(evidence) for module in (exit_codes, full_disk, divergence)))
-    plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
-    reasoned = (timeouts, departures, exit_codes, exceptions, full_disk, membership, divergence)
-    return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
+def _from_logs(timeline: Timeline) -> list[Candidate]:
+    superseded = frozenset[str]().union(*(cause.superseded(timeline) for cause in SUPERSEDING))
+    plain = rows.find_candidates(timeline, superseded)
+    return [*plain, *(candidate for cause in CAUSES for candidate in cause.find_candidates(timeline))]
 
 
 def _relevant(artifacts: Iterable[Candidate], slugs: Collection[str]) -> Iterator[Candidate]:
@@ -171,7 +160,7 @@ def _merged(listed: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _merge(group: Sequence[Candidate]) -> Candidate:
-    ranked = candidates.best_first(group)
+    ranked = best_first(group)
     first, others = ranked[0], ranked[1:]
     quoting = [candidate for candidate in ranked if candidate.quotes]
     from_log = next((candidate for candidate in ranked if candidate.lines), first)
@@ -183,26 +172,31 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
     as_launched = [candidate.where for candidate in others if "elastic.exit" in candidate.rows]
     elsewhere = [from_log.where] if base.where else [*_of_same_kernel(base, same), *as_launched]
     where = _fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere])
-    if not (_accused(base) or where.keys() & {*candidates.WHO}) and (naming := _naming(ranked, base)):
+    if not (_accused(base) or where.keys() & {*WHO}) and (naming := _naming(ranked, base)):
         base, where = naming, dict(naming.where)
     accused = first.named.union(*(candidate.named for candidate in same))
+    sure = first.usual_confidence if base.confidence == base.usual_confidence else base.confidence
     lines = dict.fromkeys(line for candidate in (base, from_log, *others) for line in candidate.lines)
     return replace(
         base, role=first.role, weight=first.weight, message=_with_rank(base, where, accused) + also, where=where,
-        moment=min(candidate.moment for candidate in (first, *same)),
+        confidence=sure, moment=min(candidate.moment for candidate in (first, *same)),
         ranks=first.ranks.union(*(candidate.ranks for candidate in same)), lines=tuple(lines)[:MOST_LINES],
-        fix=base.fix or first.fix, action=base.action or first.action,
         count=sum(candidate.count for candidate in ranked),
         quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
         rows=first.rows.union(*(candidate.rows for candidate in others)),
-        named=accused, severity=base.severity if all(candidate.severity for candidate in group) else "",
+        named=accused, severity="fail" if any(candidate.severity == "fail" for candidate in group) else base.severity,
     )  # fmt: skip
 
 
 def _naming(ranked: Sequence[Candidate], base: Candidate) -> Candidate | None:
-    """The first one about as good as `base`, from other lines, that names a rank."""
-    equal = (c for c in ranked if c.lines and c.role == base.role and c.weight >= base.weight - AS_GOOD)
-    return next((candidate for candidate in equal if _accused(candidate) and candidate.rows != base.rows), None)
+    """The first one about as good as `base`, from other lines, that names a rank, or else a node or a device."""
+    equal = [c for c in ranked if c.lines and c.role == base.role and c.weight >= base.weight - AS_GOOD]
+    naming = sorted((c for c in equal if _names(c) and c.rows != base.rows), key=lambda c: not _accused(c))
+    return next(iter(naming), None)
+
+
+def _names(candidate: Candidate) -> bool:
+    return bool(_accused(candidate) or candidate.where.keys() & {*WHO})
 
 
 def _accused(candidate: Candidate) -> frozenset[int]:
@@ -244,10 +238,6 @@ def _confidence(first: Candidate, others: Sequence[Candidate]) -> str:
     if _names_nothing(first):
         return NONE
     level = "low" if first.confidence == NONE else first.confidence
-    if not level and first.role == "cause":
-        level = "high" if first.weight >= SURE else "medium" if first.weight >= MEDIUM else "low"
-    elif not level:
-        level = "medium" if first.role == "failure" and first.weight >= CLEAR else "low"
     up = 1 if first.quotes and first.lines else 0
     return LEVELS[max(0, min(2, LEVELS.index(level) + up - (1 if _contradicted(first, others) else 0)))]
 
@@ -296,9 +286,7 @@ def _noticing(candidate: Candidate) -> frozenset[int]:
     return frozenset() if is_own else candidate.ranks
 
 
-def _consequences(
-    first: Candidate, others: Sequence[Candidate], accused: frozenset[int], book: Book
-) -> list[Candidate]:
+def _consequences(first: Candidate, others: Sequence[Candidate], accused: frozenset[int]) -> list[Candidate]:
     """One candidate per slug, with the affected ranks."""
     consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
@@ -311,9 +299,15 @@ def _consequences(
             continue
         if ranks or not candidate.ranks:
             after = replace(
-                candidate, message=_afterwards(candidate, ranks), ranks=ranks, where={}, quotes=(), severity="info"
+                candidate,
+                message=_afterwards(candidate, ranks),
+                ranks=ranks,
+                where={},
+                quotes=(),
+                severity="info",
+                confidence="medium",
             )
-            consequences.append(_concluded(after, book, "medium"))
+            consequences.append(after)
     return consequences
 
 
@@ -326,13 +320,3 @@ def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:
         return f"{rank_ranges.count(candidate.count, 'line')} of processes that {words}"
     words = words.replace("their", "its").replace("were", "was") if len(ranks) == 1 else words
     return f"{rank_ranges.count(len(ranks), 'rank')} {words} ({rank_ranges.to_text(ranks)})"
-
-
-def _concluded(candidate: Candidate, book: Book, confidence: str) -> Candidate:
-    cause = book.causes.get(candidate.slug)
-    fix = candidate.fix or (cause.fix if cause else "Read the quoted line, and the lines before it.")
-    if port := PORT.search(candidate.message):
-        fix = fix.replace(":PORT", f":{port[1]}")
-    severity = candidate.severity or (cause.severity if cause else "fail")
-    action = candidate.action or (cause.action if cause else Action.NONE)
-    return replace(candidate, severity=severity, fix=fix, confidence=confidence, action=action)

@@ -11,10 +11,10 @@ from preflight.results import report_files
 from preflight.results.report import Report
 
 
-def _html(made: Report) -> str:
+def _html(report: Report) -> str:
     from preflight.results.page import whole  # a run that writes no page needs no templates
 
-    return whole.html(made)
+    return whole.html(report)
 
 
 TEXTS: dict[str, Callable[[Report], str]] = {
@@ -91,7 +91,7 @@ def _is_of(command: str, report: Report) -> bool:
 
 
 def write(
-    made: Report,
+    report: Report,
     json_path: str | None = None,
     markdown_path: str | None = None,
     folder: str | None = None,
@@ -100,6 +100,6 @@ def write(
     """Writes all requested files. Raises UsageError."""
     for option, path, target, name in _targets(json_path, markdown_path, folder, html_path):
         try:
-            report_files.write(target, TEXTS[name](made))
+            report_files.write(target, TEXTS[name](report))
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from preflight.explain.artifacts import dumps
 from preflight.explain.candidates import Candidate
-from tests.explain.made_dumps import NOW_S, WAITS_S, Told
+from tests.explain.made_dumps import NOW_S, WAITS_S, Told, find_candidates
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def told(tmp_path: Path) -> Told:
             path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol=2))
             os.utime(path, (NOW_S + after_s, NOW_S + after_s))
             paths.append(str(path))
-        found, unread = dumps.find_candidates(paths)
+        found, unread = find_candidates(paths)
         assert unread == []
         return found
 

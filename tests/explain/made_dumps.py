@@ -1,9 +1,11 @@
 """Flight-recorder dumps, made up as torch 2.13 writes them on NCCL, and read as `preflight explain` does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from preflight.explain.artifacts import desync_messages, dumps
 from preflight.explain.candidates import Candidate
+from preflight.explain.inputs import Unread
 
 NOW_S = 1_790_000_000.0
 WAITS_S = 700.0
@@ -46,3 +48,9 @@ def dump(*entries: Entry, world: int = 4, groups: dict[str, list[int]] | None = 
 
 IN_IT = dump(FIRST, call(2, over=False))
 Told = Callable[..., list[Candidate]]
+
+
+def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
+    """What explain makes of dumps, and those that it cannot read."""
+    job, unread = dumps.read(paths)
+    return list(desync_messages.find_candidates(job)), unread

@@ -13,8 +13,8 @@ import torch
 from torch import distributed as dist
 from torch._C import _distributed_c10d
 
-from preflight.explain.artifacts import dumps, flight_recorder
-from tests.explain.made_dumps import FIRST, IN_IT, WAITS_S, Entry, Told, call, dump
+from preflight.explain.artifacts import flight_recorder
+from tests.explain.made_dumps import FIRST, IN_IT, WAITS_S, Entry, Told, call, dump, find_candidates
 
 
 def test_the_forms_of_older_torches_and_json_say_the_same(told: Told) -> None:
@@ -53,7 +53,7 @@ def test_of_two_dumps_of_one_rank_the_later_counts(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "nccl_trace_rank_0").write_bytes(pickle.dumps(content, protocol=2))
     for order in ((older, newer), (newer, older)):
-        found, unread = dumps.find_candidates([str(folder / "nccl_trace_rank_0") for folder in order])
+        found, unread = find_candidates([str(folder / "nccl_trace_rank_0") for folder in order])
         assert found == []
         assert [(item.shown, item.why[:29]) for item in unread] == [
             (str(older / "nccl_trace_rank_0"), "is an older dump of rank 0 th")
@@ -67,7 +67,7 @@ def test_a_file_that_is_named_for_no_rank_of_its_job_is_not_read(tmp_path: Path)
     for name, why in (("trace.pickle", "does not say which rank"), *named):
         path = folder / name
         path.write_bytes(pickle.dumps(IN_IT, protocol=2))
-        found, (unread,) = dumps.find_candidates([str(path)])
+        found, (unread,) = find_candidates([str(path)])
         assert found == [] and unread.why.startswith(why)
 
 
@@ -103,7 +103,7 @@ def test_what_three_real_ranks_leave_is_understood(tmp_path: Path) -> None:
     paths = [tmp_path / f"trace_rank_{number}" for number in range(3)]
     for path in paths:
         os.utime(path, (time.time() + WAITS_S, time.time() + WAITS_S))
-    (candidate,), unread = dumps.find_candidates([str(path) for path in paths])
+    (candidate,), unread = find_candidates([str(path) for path in paths])
     assert unread == []
     assert (candidate.slug, candidate.where["rank"], candidate.where["file"]) == ("collective_mismatch", 2, __file__)
     assert "rank 2 was inside broadcast of 8 float32 #2 while ranks 0-1 waited" in candidate.message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from preflight.explain.artifacts import error_files
-from preflight.explain.evidence import Evidence
+from preflight.explain.timeline import Timeline
 from preflight.failure_book.line import LONGEST
 
 
@@ -42,7 +42,7 @@ def test_a_traceback_is_read_with_its_time_and_local_rank(tmp_path: Path) -> Non
 
 
 def test_what_it_tells_is_a_traceback_of_the_story(tmp_path: Path) -> None:
-    evidence = Evidence()
+    evidence = Timeline()
     for line in error_files.lines(str(write(tmp_path / "error.json", raised())), "error.json"):
         evidence.add(line, [])
     ((found),) = evidence.tracebacks

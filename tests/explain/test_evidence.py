@@ -2,9 +2,10 @@
 
 import pytest
 
-from preflight.explain.evidence import EACH, SOURCES, Evidence
 from preflight.explain.logs.tracebacks import EACH as TRACEBACKS
 from preflight.explain.logs.tracebacks import Traceback
+from preflight.explain.observations import EACH, SOURCES
+from preflight.explain.timeline import Timeline
 from preflight.failure_book.line import Line
 from tests.made_failures import BOOK, conclude, lines, timeout, traceback
 
@@ -13,8 +14,8 @@ NAMES = ("KeyError", "OSError")
 BAR = "Epoch:  {0}%|##  | {0}/100 [00:{0}<00:50]"
 
 
-def evidence(*texts: str) -> Evidence:
-    made = Evidence()
+def evidence(*texts: str) -> Timeline:
+    made = Timeline()
     for line in lines(texts):
         made.add(line, BOOK.matches(line))
     return made
@@ -56,7 +57,7 @@ def test_tracebacks_of_two_ranks_that_mix_line_by_line() -> None:
 def test_tracebacks_under_the_labels_of_torchruns_tee_that_mix() -> None:
     cause, other = ([(text, at) for text in traceback(f"{name}: x", f"{name}.py")] for at, name in enumerate(NAMES))
     mixed = [of_one for pair in zip(cause, other, strict=True) for of_one in pair]
-    made = Evidence()
+    made = Timeline()
     for number, (text, local_rank) in enumerate(mixed, 1):
         line = Line(text, text, "job.log", number, number, local_rank=local_rank)
         made.add(line, BOOK.matches(line))
@@ -266,7 +267,7 @@ def test_the_end_by_sigterm_is_an_aftermath() -> None:
 
 
 def test_what_is_kept_is_bounded_and_all_is_counted() -> None:
-    made = Evidence()
+    made = Timeline()
     (match,) = BOOK.matches(Line(LOST, LOST, "", 1, 1))
     for number in range(3 * SOURCES):
         for _ in range(EACH + 3):
@@ -278,8 +279,8 @@ def test_what_is_kept_is_bounded_and_all_is_counted() -> None:
 
 
 def test_very_long_lines_fill_the_room_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight.explain.evidence.ROOM", 50_000)
-    made, long = Evidence(), LOST + 8000 * "x"
+    monkeypatch.setattr("preflight.explain.observations.ROOM", 50_000)
+    made, long = Timeline(), LOST + 8000 * "x"
     for number in range(100):
         line = Line(long, long, f"{number}.log", 1, number)
         made.add(line, BOOK.matches(line))
@@ -291,20 +292,20 @@ def test_the_tracebacks_of_one_source_are_bounded() -> None:
 
 
 def test_lines_wanted_are_those_of_the_signature() -> None:
-    made = Evidence()
+    made = Timeline()
     (line,) = lines(["Traceback (most recent call last):"])
     assert made.add(line, BOOK.matches(line)) == 80 and made.add(line, []) == 0
 
 
 def test_ranks_that_cannot_be_are_not_kept() -> None:
-    made = Evidence()
+    made = Timeline()
     line = Line(LOST, LOST, "job.log", 1, 1, rank=10**12)
     made.add(line, BOOK.matches(line))
     assert made.ranks == {} and conclude([line])[0].ranks == frozenset()
 
 
 def test_the_first_matches_come_first_in_time() -> None:
-    made = Evidence()
+    made = Timeline()
     for file, time in (("b.log", 9.0), ("a.log", 3.0)):
         for line in lines([timeout(0)], file, time=time, clock="glog"):
             made.add(line, BOOK.matches(line))

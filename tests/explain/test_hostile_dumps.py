@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from preflight.explain.artifacts import dumps
 from preflight.sdk import pickles
 from preflight.sdk.pickles import RefusedFile
-from tests.explain.made_dumps import IN_IT, call, dump
+from tests.explain.made_dumps import IN_IT, call, dump, find_candidates
 
 
 class Harmful:
@@ -30,7 +29,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path:
     for content in (Harmful(mark), {"entries": [{"frames": Harmful(mark)}], "version": "2.10", "pg_config": {}}):
         path = tmp_path / "nccl_trace_rank_0"
         path.write_bytes(pickle.dumps(content, protocol=protocol))
-        found, (unread,) = dumps.find_candidates([str(path)])
+        found, (unread,) = find_candidates([str(path)])
         assert found == [] and "so nothing of it was loaded" in unread.why
         assert not mark.exists()
 
@@ -42,7 +41,7 @@ def test_dumps_of_torchcomms_are_not_compared_by_their_numbers(tmp_path: Path) -
         of_comm: dict[str, Any] = {"process_group": ("main", "ncclx"), "pg_id": 0, "profiling_name": "all_reduce"}
         entries = [call(number + rank, **of_comm) for number in range(3)]
         path.write_text(json.dumps(dump(*entries, world=2)))
-    found, unread = dumps.find_candidates(list(map(str, paths)))
+    found, unread = find_candidates(list(map(str, paths)))
     assert found == [] and all("is from torchcomms" in file.why for file in unread) and len(unread) == 2
 
 
@@ -71,7 +70,7 @@ def test_the_second_lock_holds_without_the_first(tmp_path: Path, monkeypatch: py
 def test_what_is_no_dump_is_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(data)
-    found, unread = dumps.find_candidates([str(path)])
+    found, unread = find_candidates([str(path)])
     assert found == []
     assert all(item.shown == str(path) and item.why and "\n" not in item.why and len(item.why) < 250 for item in unread)
     assert unread
@@ -90,7 +89,7 @@ def test_a_dump_of_a_billion_shared_lists_takes_no_time(tmp_path: Path) -> None:
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps({**dump(), "entries": [entry] * 150_000}, protocol=2))
     start = time.process_time()
-    dumps.find_candidates([str(path)])
+    find_candidates([str(path)])
     assert time.process_time() - start < 5.0
 
 
@@ -103,5 +102,5 @@ def test_random_bytes_and_altered_dumps_never_raise(tmp_path: Path) -> None:
             data[chance.randrange(len(data))] = chance.choice([chance.randrange(256), *b'0]}"(.'])
         path = tmp_path / f"nccl_trace_rank_{number % 4}"
         path.write_bytes(data)
-        found, unread = dumps.find_candidates([str(path), str(path)])
+        found, unread = find_candidates([str(path), str(path)])
         assert len(unread) <= 2 and all("\n" not in candidate.message for candidate in found)

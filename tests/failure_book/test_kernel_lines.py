@@ -10,9 +10,9 @@ from preflight import testing
 from preflight.checks.node import kernel
 from preflight.checks.node.kernel import kernel_log
 from preflight.explain import diagnosis
-from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input
 from preflight.explain.read.reader import Reader
+from preflight.explain.timeline import Timeline
 from preflight.failure_book import xids
 from preflight.failure_book.book import book, kernel_rows
 
@@ -58,12 +58,10 @@ def afterwards(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str
     for number, (name, line, times) in enumerate(lines()):
         (folder / str(number)).write_text(f"{line}\n" * times)
         inputs.append(Input(str(folder / str(number)), name, "log"))
-    logs = {file.shown: Evidence() for file in inputs}
+    logs = {file.shown: Timeline() for file in inputs}
     for read in Reader(inputs, book().words):
         logs[read.file].add(read, book().matches(read))
-    return {
-        name: {found.severity for found in diagnosis.explain(log, [], book())} - {"info"} for name, log in logs.items()
-    }
+    return {name: {found.severity for found in diagnosis.explain(log, [])} - {"info"} for name, log in logs.items()}
 
 
 def test_what_one_door_finds_the_other_finds_too(afterwards: Mapping[str, set[str]]) -> None:
@@ -115,8 +113,8 @@ def test_a_row_of_node_kernel_says_what_it_can_fill_and_has_a_code() -> None:
 )  # fmt: skip
 def test_explain_has_the_table_of_xids(tmp_path: Path, line: str, finds: str) -> None:
     (tmp_path / "log").write_text(f"{line}\n")
-    evidence = Evidence()
+    timeline = Timeline()
     for read in Reader([Input(str(tmp_path / "log"), "log", "log")], book().words):
-        evidence.add(read, book().matches(read))
-    found = diagnosis.explain(evidence, [], book())
+        timeline.add(read, book().matches(read))
+    found = diagnosis.explain(timeline, [])
     assert [f"{each.severity} {each.slug} {each.action}" for each in found] == [finds][: bool(finds)]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from preflight.explain import diagnosis
-from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input
 from preflight.explain.read.reader import Reader
+from preflight.explain.timeline import Timeline
 from preflight.failure_book import xids
 from preflight.failure_book.book import book
 
@@ -65,9 +65,9 @@ def test_a_program_that_raised_before_its_gpu_hung_is_the_cause(
     tmp_path: Path, lines: list[str], slugs: set[str]
 ) -> None:
     (tmp_path / "log").write_text("".join(f"{line}\n" for line in lines))
-    evidence = Evidence()
+    timeline = Timeline()
     for read in Reader([Input(str(tmp_path / "log"), "log", "log")], book().words):
-        evidence.add(read, book().matches(read))
-    found = diagnosis.explain(evidence, [], book())
+        timeline.add(read, book().matches(read))
+    found = diagnosis.explain(timeline, [])
     assert {each.slug for each in found if each.severity == "fail"} <= slugs
     assert found[0].slug == ("gpu_hw_fault" if "gpu_hw_fault" in slugs else "app_crash")

@@ -8,21 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.core import rank_ranges
 from preflight.core.outcome import Outcome
-from preflight.explain.artifacts import desync_messages, flight_recorder
+from preflight.explain.artifacts import flight_recorder
 from preflight.explain.artifacts.desync_messages import JobDumps
 from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
-from preflight.explain.candidates import Candidate
 from preflight.explain.inputs import Unread
 from preflight.sdk.pickles import RefusedFile
 
 Records = dict[Key, dict[int, Recorded]]
 """By process group, and by rank."""
-
-
-def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
-    """The candidates from all dumps together; none if the ranks are in step and no rank waits long."""
-    job, unread = read(paths)
-    return list(desync_messages.find_candidates(job)), unread
 
 
 def read(paths: Sequence[str]) -> tuple[JobDumps, list[Unread]]:

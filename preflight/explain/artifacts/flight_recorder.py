@@ -172,8 +172,8 @@ def _recorded(entries: Sequence[Entry], waits_since: float, shared: dict[Any, Ca
     opened_s = next(
         (_created_s(by_number[number][0]) for number in chosen if not _is_over(by_number[number])), math.inf
     )
-    made = [_call(by_number[number], waits_since, timed) for number in chosen]
-    calls = [shared.setdefault(tuple((key, str(value)) for key, value in call.items()), call) for call in made]
+    chosen_calls = [_call(by_number[number], waits_since, timed) for number in chosen]
+    calls = [shared.setdefault(tuple((key, str(value)) for key, value in call.items()), call) for call in chosen_calls]
     return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps, opened_s)
 
 

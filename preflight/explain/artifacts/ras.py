@@ -66,32 +66,32 @@ def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]
 
 def _asked_at(text: str) -> float:
     """By the answer's own time stamp, "2026-03-14 15:23:05"."""
-    said = json.loads(ras_snapshot.GREETING.sub("", text, count=1)).get("timestamp")
+    stamp = json.loads(ras_snapshot.GREETING.sub("", text, count=1)).get("timestamp")
     try:
-        return datetime.fromisoformat(str(said)).timestamp()
+        return datetime.fromisoformat(str(stamp)).timestamp()
     except (ValueError, OverflowError, OSError):
         return 0.0
 
 
 def _of_counts(comm: Communicator, answer: _Answer, answers: Sequence[_Answer], is_world: bool) -> Iterator[Candidate]:
     """What its counts say, unless a later answer says the same, or another one shows that the job moves."""
-    told = _counts(comm).removeprefix("; ")
+    counts = _counts(comm).removeprefix("; ")
     others = {other: known for other in answers if (known := other.comm(comm["hash"]))}
     same = [other for other, known in others.items() if known["counts"] == comm["counts"]]
-    if not told or any(other.at > answer.at for other in same):
+    if not counts or any(other.at > answer.at for other in same):
         return
     still = answer.at - min(other.at for other in same if other.at) if answer.at else 0.0
     behind = _behind(comm["counts"])
     if still >= APART_S and behind:
-        message = f"NCCL's RAS was asked twice, {still:.0f} s apart, and no rank had moved; {told}"
+        message = f"NCCL's RAS was asked twice, {still:.0f} s apart, and no rank had moved; {counts}"
         message += f": {rank_ranges.ranks(behind)} {'is' if len(behind) == 1 else 'are'} late, stuck or gone"
         where: dict[str, Any] = {"rank": min(behind)} if is_world and len(behind) == 1 else {}
         yield from_artifact("slow_rank_timeout", message, where, (), answer.path, BEHIND, fix=SILENT_FIX)
         return
     if len(same) == len(others):
-        message = f"NCCL's RAS counts differ by rank ({told}): a hang if nothing moves, usual in a job that runs"
-        made = from_artifact("slow_rank_timeout", message, {}, (), answer.path, DIFFERENT, fix=ASK_AGAIN)
-        yield replace(made, role="slower", severity="warn", rows=frozenset({answer.path}))
+        message = f"NCCL's RAS counts differ by rank ({counts}): a hang if nothing moves, usual in a job that runs"
+        candidate = from_artifact("slow_rank_timeout", message, {}, (), answer.path, DIFFERENT, fix=ASK_AGAIN)
+        yield replace(candidate, role="slower", severity="warn", rows=frozenset({answer.path}))
 
 
 def _behind(counts: Mapping[str, Mapping[str, int]]) -> set[int]:
@@ -129,6 +129,6 @@ def _counts(comm: Communicator) -> str:
         if len(by_ranks) > 1:
             sides = list(by_ranks.items())[:4]
             parts = (f"{rank_ranges.ranks(rank_ranges.from_text(those))} {times} times" for those, times in sides)
-            told = ", ".join(parts)
-            return f"; launched {operation}: {told}"
+            sides_text = ", ".join(parts)
+            return f"; launched {operation}: {sides_text}"
     return ""

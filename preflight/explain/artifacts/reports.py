@@ -38,11 +38,11 @@ def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> 
     text = message if ours else f"preflight's check found: {_subjects(finding)}{message}"
     for place, slug in enumerate([slug for slug in listed if slug in causes] or [""]):
         noticed = () if place else rank_ranges.from_text(finding.noticed_by)
-        said = from_artifact(
+        candidate = from_artifact(
             slug, text, _where(finding.where), noticed, file, SECOND if place else weight,
             quote=f"{code}: {message}", fix=finding.fix, code=code,
         )  # fmt: skip
-        yield replace(said, action=finding.action)
+        yield replace(candidate, action=finding.action)
 
 
 def slugs(code: str, severity: str, causes: Mapping[str, Cause]) -> list[str]:

@@ -1,2 +1,1 @@
-"""What lines of logs say together: watchdog and timeouts (collectives), exit_codes, tracebacks and exceptions,
-membership. They yield candidates for the cause."""
+"""What several lines of a log are together: tracebacks, and the ends of attempts."""

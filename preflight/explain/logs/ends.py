@@ -1,6 +1,6 @@
 """Where a job ended, and whether it was started again after it: launchers write it between the lines of the ranks."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -25,6 +25,8 @@ ALIVE = ("progress.", "epoch.end")
 """Prefixes of the names of rows that show progress."""
 MOST = 4096
 """Ends that are kept."""
+LOCAL = frozenset(("glog", "local", "nccl", "day"))
+"""Clocks of a machine's local time."""
 _EPOCH, _LEAP = date(1970, 1, 1).toordinal(), 2000
 
 Agent = tuple[int | None, str, int | None]
@@ -132,10 +134,16 @@ def ends_some(matches: Collection[Match]) -> bool:
 def local_time(line: Line) -> float | None:
     """In seconds since the year began, by the machine's own clock, which torchrun and Python's logging write: two forms
     of stamps are compared by it. None for a stamp with a zone, or without a date."""
-    if line.time is None or line.clock not in ("glog", "local", "nccl"):
-        return None
-    day = date.fromordinal(_EPOCH + int(line.time // 86400))
-    return (day.replace(year=_LEAP) - date(_LEAP, 1, 1)).days * 86400 + line.time % 86400
+    return None if line.time is None else wall_times({line.clock: line.time}).get("local")
+
+
+def wall_times(times: Mapping[str, float]) -> dict[str, float]:
+    """Of times by clock, those that other files' can be compared with: "iso", since the epoch; "local", see above."""
+    walls = {"iso": times["iso"]} if "iso" in times else {}
+    for clock in LOCAL & times.keys():
+        day = date.fromordinal(_EPOCH + int(times[clock] // 86400))
+        walls["local"] = (day.replace(year=_LEAP) - date(_LEAP, 1, 1)).days * 86400 + times[clock] % 86400
+    return walls
 
 
 def _cuts(ends: Iterable[End]) -> Iterable[int]:

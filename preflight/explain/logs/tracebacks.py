@@ -157,9 +157,8 @@ class Tracebacks:
     def around(self, line: Line) -> Traceback | None:
         """The one whose lines, from its head to its exception, this is one of."""
         source = (line.file, line.rank, line.local_rank, line.pid, line.node)
-        return next(
-            (made for made in self._ended.get(source, ()) if made.begin <= line.number <= made.line.number), None
-        )  # fmt: skip
+        ended = self._ended.get(source, ())
+        return next((each for each in ended if each.begin <= line.number <= each.line.number), None)
 
     def rest(self, line: Line) -> str:
         """The further lines of the exception in this line."""
@@ -254,13 +253,11 @@ class Tracebacks:
             return
         assert opened.frame, "a traceback ends after a frame"
         file, number = opened.own or opened.frame
-        made = Traceback(
-            line, times, raised[0], raised[1], file, number, opened.known, begin=opened.head.number,
-            frames=tuple(opened.frames),
-        )  # fmt: skip
+        begin, frames = opened.head.number, tuple(opened.frames)
+        traceback = Traceback(line, times, *raised, file, number, opened.known, begin=begin, frames=frames)
         self._start_rest(source, line)
-        _merge_related(ended, made, opened.original, self._since.get(source, AFTER + 1))
-        ended.append(made)
+        _merge_related(ended, traceback, opened.original, self._since.get(source, AFTER + 1))
+        ended.append(traceback)
         self._kept += 1
         self._since[source] = 0
 
@@ -320,16 +317,16 @@ def exception(text: str, indented: bool) -> tuple[str, str] | None:
     return None
 
 
-def _merge_related(ended: list[Traceback], made: Traceback, original: bool, since: int) -> None:
+def _merge_related(ended: list[Traceback], traceback: Traceback, original: bool, since: int) -> None:
     """Keeps one of two related tracebacks: a DataLoader worker's own, and the cause of another."""
     if not ended or since > AFTER:
         return
     before = ended[-1]
     if original:
         before.replaced = True
-    elif before.while_handled and is_own(made.file) and not is_own(before.file):
-        before.file, before.number, made.replaced = made.file, made.number, True
-        before.known = before.known or made.known
+    elif before.while_handled and is_own(traceback.file) and not is_own(before.file):
+        before.file, before.number, traceback.replaced = traceback.file, traceback.number, True
+        before.known = before.known or traceback.known
     elif before.raised_from:
-        made.replaced = True
-        before.known = before.known or made.known
+        traceback.replaced = True
+        before.known = before.known or traceback.known

@@ -47,6 +47,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     # dmesg -T, Open MPI 4's --timestamp-output, vLLM, syslog, dmesg.
     "stamp": (
         rf"\[{_DAY}[T _]{_CLOCK}{_ZONE}(?: [A-Z]{{1,3}}\d{{1,5}})*\]:?",
+        rf"{_DAY}T{_CLOCK}{_ZONE} (?P<node>{_HOST}) (?=kernel: )",
         rf"{_DAY}[T _]{_CLOCK}{_ZONE}(?:: |:$| std(?:out|err) [FP] | - | |$)",
         r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
         r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) (?P<year>\d{4})\]",

@@ -1,9 +1,10 @@
 """The net under the signatures: a log that ends with an error that nobody knows is of a job that failed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from preflight.explain.candidates import MOST_LINES, NONE, Candidate, describe_sources, find_source
+from preflight.explain.candidates import MOST_LINES, NONE, Candidate
+from preflight.explain.culprits import describe_sources, find_source
 from preflight.explain.logs.ends import ALIVE, STARTED
 from preflight.failure_book import last_words
 from preflight.failure_book.book import Book
@@ -103,7 +104,6 @@ class LastWords:
             f"{first.raw.strip()[:LONGEST]}{others}"
         )
         quoted = [*lines[: MOST_LINES - 1], *lines[MOST_LINES - 1 :][-1:]]
-        cause = self._book.causes[SLUG]
         at = (first.time or 0.0, first.number, first.file)
-        made = Candidate(SLUG, "fallout", 0, text, at, lines=tuple(quoted), fix=cause.fix, action=cause.action)
-        return [replace(made, severity="fail", confidence=NONE, seen_at=find_source(first))]
+        seen_at = find_source(first)
+        return [Candidate(SLUG, "fallout", 0, text, at, lines=tuple(quoted), confidence=NONE, seen_at=seen_at)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight.core import rank_ranges
-from preflight.explain.evidence import Evidence
+from preflight.explain.timeline import Timeline
 from preflight.failure_book.line import Line
 
 OWN = "own "
@@ -46,11 +46,11 @@ class Wait:
         return f"{self.operation or 'a collective'}{number}{size}"
 
 
-def find_waits(evidence: Evidence) -> list[Wait]:
+def find_waits(timeline: Timeline) -> list[Wait]:
     """The first per rank, group and part. A line of the watchdog may be wrapped into several."""
     waits: dict[tuple[int | None, str, tuple[str, int] | str], Wait] = {}
-    parts, named, ends = _parts(evidence), _group_names(evidence), _process_ends(evidence)
-    for match in evidence.matches("watchdog.timeout"):
+    parts, named, ends = _parts(timeline), _group_names(timeline), _process_ends(timeline)
+    for match in timeline.matches("watchdog.timeout"):
         groups = {**_rest(parts, match.line), **match.groups}
         rank = match.line.rank if match.line.rank is not None else parse_number(groups.get("rank"))
         group = _group(groups if "pg" in groups or "pg_guid" in groups else named.get((match.line.file, rank), {}))
@@ -98,19 +98,19 @@ def group_hangs(ranked: Sequence[Wait]) -> list[list[Wait]]:
     return [sorted(hang.of_rank.values(), key=lambda wait: wait.line.order) for hang in hangs]
 
 
-def _process_ends(evidence: Evidence) -> dict[str, list[int]]:
+def _process_ends(timeline: Timeline) -> dict[str, list[int]]:
     """By file, the numbers of lines that report ended processes, unordered."""
     numbers: dict[str, list[int]] = {}
-    for match in evidence.matches(*(name for name in evidence.seen if name.startswith(ENDS))):
+    for match in timeline.matches(*(name for name in timeline.seen if name.startswith(ENDS))):
         numbers.setdefault(match.line.file, []).append(match.line.number)
     return numbers
 
 
-def _group_names(evidence: Evidence) -> dict[tuple[str, int | None], dict[str, str]]:
+def _group_names(timeline: Timeline) -> dict[tuple[str, int | None], dict[str, str]]:
     """By file and rank: the group that the watchdog's next line names. (In torch 2.2 to 2.4 the timeout's own line
     does not name it.)"""
     names: dict[tuple[str, int | None], dict[str, str]] = {}
-    for match in evidence.matches("watchdog.pg_status"):
+    for match in timeline.matches("watchdog.pg_status"):
         if group := GROUP.search(match.line.raw):
             names.setdefault((match.line.file, match.line.rank), {k: v for k, v in group.groupdict().items() if v})
     return names
@@ -122,14 +122,14 @@ def _group(groups: Mapping[str, str]) -> str:
     return "" if "0" in (known, own) and not known.strip("0") else known or f"{OWN}{own}"
 
 
-def _parts(evidence: Evidence) -> dict[tuple[str, int | None], Mapping[str, str]]:
+def _parts(timeline: Timeline) -> dict[tuple[str, int | None], Mapping[str, str]]:
     """The rest of wrapped lines, by file and rank."""
     parts: dict[tuple[str, int | None], dict[str, str]] = {}
-    for match in evidence.matches("watchdog.work", "watchdog.ran"):
+    for match in timeline.matches("watchdog.work", "watchdog.ran"):
         of_source = parts.setdefault((match.line.file, match.line.rank), {})
         for name, value in match.groups.items():
             of_source.setdefault(name, value)
-    return {key: value for key, value in parts.items() if key[1] is not None or len(evidence.ranks) < 2}
+    return {key: value for key, value in parts.items() if key[1] is not None or len(timeline.ranks) < 2}
 
 
 def _rest(parts: Mapping[tuple[str, int | None], Mapping[str, str]], line: Line) -> Mapping[str, str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from preflight.core import rank_ranges, words
 from preflight.explain.artifacts import reports
-from preflight.explain.candidates import CULPRIT, MOST_NAMED, NUMBERS, Candidate, from_lines
-from preflight.explain.evidence import Evidence
-from preflight.failure_book.book import Book, Match
+from preflight.explain.candidates import Candidate, from_lines
+from preflight.explain.culprits import CULPRIT, MOST_NAMED, NUMBERS
+from preflight.explain.timeline import Timeline
+from preflight.failure_book.book import Match, book
 
 ROWS = ("preflight.finding", "preflight.sentence")
 WEIGHT = 100
@@ -18,13 +19,13 @@ _PLACE = re.compile(rf"({'|'.join(name.replace('_', ' ') for name in CULPRIT)}) 
 _RANKS = re.compile(r"ranks ([\d,-]+)")
 
 
-def find_candidates(evidence: Evidence, book: Book) -> Iterator[Candidate]:
+def find_candidates(timeline: Timeline) -> Iterator[Candidate]:
     """One per cause of what it failed, unless the job ran nevertheless."""
     by_slug: dict[str, list[Match]] = {}
-    for match in evidence.matches(*ROWS):
+    for match in timeline.matches(*ROWS):
         code = match.groups["code"]
-        if not (code.startswith(reports.FAMILY) or evidence.progressed_after(match.line)):
-            slug = next(iter(reports.slugs(code, "fail", book.causes)), code)
+        if not (code.startswith(reports.FAMILY) or timeline.progressed_after(match.line)):
+            slug = next(iter(reports.slugs(code, "fail", book().causes)), code)
             by_slug.setdefault(slug, []).append(match)
     for slug, matches in by_slug.items():
         found = dict.fromkeys(f"{match.groups.get('who', '')} [{match.groups['code']}]".strip() for match in matches)
@@ -32,10 +33,10 @@ def find_candidates(evidence: Evidence, book: Book) -> Iterator[Candidate]:
         where = culprits[0][0] if all(where == culprits[0][0] for where, _ in culprits) else {}
         text = f"preflight's own screen in this log says FAIL: {words.clauses(found, MOST_NAMED)}"
         lines = [match.line for match in matches]
-        made = from_lines(
-            evidence, slug, "cause", WEIGHT, text, lines, where, frozenset(), "high", matches[0].signature.name, FIX
+        candidate = from_lines(
+            timeline, slug, "cause", WEIGHT, text, lines, where, frozenset(), "high", matches[0].signature.name, FIX
         )
-        yield replace(made, named=frozenset().union(*(ranks for _, ranks in culprits)))
+        yield replace(candidate, named=frozenset().union(*(ranks for _, ranks in culprits)))
 
 
 def _culprit(who: str) -> tuple[dict[str, Any], frozenset[int]]:
