@@ -60,7 +60,7 @@ STILL_SAY_NOTHING = {
     "checks/train", "checks/train/checkpoint", "checks/train/model", "checks/train/shared",
     "checks/train/shared/parity", "checks/train/speed", "preflight/checkpoint", "preflight/cli", "preflight/cluster",
     "preflight/debug", "preflight/debug/injected", "preflight/explain", "preflight/explain/artifacts",
-    "preflight/explain/logs", "preflight/explain/read", "preflight/failure_book", "preflight/history",
+    "preflight/explain/logs", "preflight/explain/read", "preflight/history",
     "preflight/nccl", "preflight/planning", "preflight/rendezvous", "preflight/results", "preflight/results/page",
     "train_smoke", "train_smoke/checkpoint", "train_smoke/speed", "train_smoke/strategies",
     "train_smoke/trainer", "train_smoke/user",

@@ -113,7 +113,7 @@ def hostile(row: Signature) -> Iterator[str]:
 def test_a_long_line_takes_no_row_long(row: Signature) -> None:
     """A pattern that tries each place with each other takes seconds for it."""
     for text in hostile(row):
-        took = []
+        took: list[float] = []
         while len(took) < 3 and (not took or min(took) > LONG_S):
             begin = time.process_time()
             row.pattern.search(text)

@@ -13,7 +13,7 @@ COPIES = 4
 """This many come out, and the last one where the copies are given back: as many matches of a source are kept."""
 REQUESTED = 8
 """The same of lines of tracebacks: as many tracebacks of a source are kept."""
-SETTLED = 4 * REQUESTED
+SETTLED = 2 * REQUESTED
 """The same of a line that may be part of a traceback, or has one below it: a source's tracebacks are all kept by then,
 or none ends."""
 LONGEST = 1024
