@@ -32,7 +32,8 @@ from preflight.explain.attempts import SLUG, Attempts, Replay
 from preflight.explain.candidates import Candidate
 from preflight.explain.causes.last_words import LastWords
 from preflight.explain.inputs import Input, Unread, find
-from preflight.explain.logs.ends import ends_some
+from preflight.explain.logs.ends import ends_some, shows_progress
+from preflight.explain.read.copies import REQUESTED, SETTLED
 from preflight.explain.read.reader import Reader
 from preflight.explain.timeline import Timeline
 from preflight.failure_book.book import Book, book, stand_alone
@@ -141,9 +142,11 @@ def _gather(
         if ends_some(matches):  # a copy after it is of another attempt
             reader.forget_copies()
         elif kept.has_enough(line, matches):
-            reader.skip_copies(also_requested=True)
+            reader.skip_copies(REQUESTED)
         elif stand_alone(matches):
             reader.skip_copies()
+        elif not shows_progress(matches):
+            reader.skip_copies(SETTLED)
     return reader
 
 

@@ -86,6 +86,8 @@ class Signature:
     role: str
     word: str
     """Text without digits that is in every line that `pattern` fits: it is searched first."""
+    or_words: tuple[str, ...]
+    """Other such texts: every line that `pattern` fits has at least one of all."""
     pattern: re.Pattern[str]
     """Searched in `Line.text`. The message uses its named groups; those named rank, peer_rank, local_rank, node,
     peer_node, gpu, device, interface, variable, parameter, file, line name the culprit."""
@@ -124,6 +126,10 @@ class Signature:
     kernel: KernelLine | None
     """None: node.kernel does not ask for it."""
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (self.word, *self.or_words)
+
 
 class _Groups(dict[str, str]):
     def __missing__(self, key: str) -> str:
@@ -158,18 +164,19 @@ class Book:
     @property
     def words(self) -> frozenset[str]:
         """A line without any of them cannot match."""
-        return frozenset(row.word for row in self.signatures if not row.asked)
+        return frozenset(word for row in self.signatures if not row.asked for word in row.words)
 
     @property
     def rarely(self) -> frozenset[str]:
         """Words of rows with `rarely`."""
-        return self.words - {row.word for row in self.signatures if not row.rarely}
+        return self.words - {word for row in self.signatures if not row.rarely for word in row.words}
 
     @functools.cached_property
     def _by_word(self) -> dict[str, list[Signature]]:
         found: dict[str, list[Signature]] = {}
         for row in self.signatures:
-            found.setdefault(row.word, []).append(row)
+            for word in row.words:
+                found.setdefault(word, []).append(row)
         return found
 
     def matches(self, line: Line) -> list[Match]:
@@ -203,7 +210,8 @@ class Book:
             if len(self._by_shape) >= SHAPES:
                 self._by_shape.clear()
             shape = key.decode("utf-8", "surrogatepass")
-            found = [row for word, its in self._by_word.items() if word in shape and word != WARN for row in its]
+            by_word = (rows for word, rows in self._by_word.items() if word in shape and word != WARN)
+            found = list({row.name: row for rows in by_word for row in rows}.values())
             self._by_shape[key] = found
         return found
 
@@ -282,6 +290,7 @@ def signature(row: Mapping[str, Any], file: str) -> Signature:
             slug=row.get("slug", ""),
             role=row["role"],
             word=row["word"],
+            or_words=tuple(row.get("or_words", ())),
             pattern=re.compile(row["pattern"]),
             place=re.compile(row["place"]) if "place" in row else None,
             says=row.get("says", ""),
@@ -325,8 +334,8 @@ def check(causes: Mapping[str, Cause], signatures: Collection[Signature]) -> Non
             wrong = f"its severity is {row.severity}, neither fail nor warn"
         elif row.action not in ("", *Action):
             wrong = f"its action is {row.action}, none of {', '.join(Action)}"
-        elif not row.word or any(char.isdigit() for char in row.word):
-            wrong = "its word is empty, or has a digit"
+        elif any(not word or any(char.isdigit() for char in word) for word in row.words):
+            wrong = "a word is empty, or has a digit"
         elif missing := {*row.needs, *row.unless} - set(names):
             wrong = f"there is no signature {', '.join(sorted(missing))}"
         if wrong:

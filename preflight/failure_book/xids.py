@@ -80,7 +80,7 @@ _NUMBER = r"(?P<what>\d+)"
 _NONFATAL = r"(?i:\bnon-?fatal\b)"
 _OF_THE_PEER = r"\(0x[\da-fA-F]?(?:[26aAeE][0-68]|[159dD]5)[\da-fA-F]{5}\b"
 """NVLink 5: bits 20 to 25 of the first word after the link tell if the other end caused the error (PEER_CAUSED)."""
-_FATAL = rf"(?!.*?{_NONFATAL})(?!.*?{_OF_THE_PEER})(?=.*?(?i:\bfatal\b))"
+_FATAL = rf"(?!.{{0,300}}?{_NONFATAL})(?!.{{0,300}}?{_OF_THE_PEER})(?=.{{0,300}}?(?i:\bfatal\b))"
 _ROLES = {
     "cause": {"role": "cause", "slug": "gpu_hw_fault", "weight": 93},
     "warn": {"role": "slower", "slug": "gpu_hw_fault", "weight": 45, "severity": "warn"},
@@ -130,7 +130,7 @@ def _of_fabric_manager() -> Iterator[dict[str, Any]]:
     harmless = (row for row in _read() if row.log == "sxid" and row.afterwards == "nothing")
     sound = _any(number for row in harmless for number in _numbers(row.number))
     line = "[ERROR] [tid 841] detected NVSwitch {} error {{}} on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33"
-    of = r" on .*?pci bus id (?P<device>[\da-fA-F:.]+)"
+    of = r" on .{0,300}?pci bus id (?P<device>[\da-fA-F:.]+)"
     for kind, word, afterwards in (("fatal", "fatal", "cause"), ("nonfatal", "non-fatal", "warn")):
         example = line.format(word)
         yield {

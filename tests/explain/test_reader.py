@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.inputs import Input, find
-from preflight.explain.read.copies import COPIES, REQUESTED, ROOM
+from preflight.explain.read.copies import COPIES, REQUESTED, ROOM, SETTLED
 from preflight.explain.read.prefilter import Prefilter
 from preflight.explain.read.reader import Reader
 from preflight.failure_book.line import LONGEST, Line
@@ -133,23 +133,26 @@ def test_copies_of_a_line_come_out_as_the_last_one(tmp_path: Path, monkeypatch: 
     assert len(read(tmp_path)) == 2 * 101
 
 
-@pytest.mark.parametrize("also_requested", [False, True])
-def test_copies_of_requested_lines_come_out_unless_they_need_not(tmp_path: Path, also_requested: bool) -> None:
+@pytest.mark.parametrize(("enough", "expected"), [(COPIES, SETTLED), (REQUESTED, REQUESTED), (SETTLED, SETTLED)])
+def test_copies_of_requested_lines_come_out_until_no_traceback_needs_them(
+    tmp_path: Path, enough: int, expected: int
+) -> None:
     """Each may be a line of a traceback; what a logger wrote is none."""
     logged = "[rank3]:[E516 14:34:{:02}.8 socket.cpp:464] timed out\n"
     (tmp_path / "a").write_text("".join(f"SIGBUS {step}\n[rank3]: odd\n{logged.format(step)}" for step in range(50)))
     reader, lines = Reader(find([str(tmp_path)])[0], WORDS), []
     for line in reader:
         lines.append(line)
-        reader.skip_copies(also_requested)
+        reader.skip_copies(enough)
         if "SIGBUS" in line.text:
             reader.request_lines(2)
-    assert sum(line.text == "odd" for line in lines) == (REQUESTED if also_requested else 50)
+    assert sum(line.text == "odd" and not line.repeats for line in lines) == expected
     assert [line.number for line in lines if line.repeats] == [150]
     assert [line.rank for line in lines if line.repeats] == [3]
 
 
 def test_copies_come_out_again_when_they_are_forgotten(tmp_path: Path) -> None:
+    """The first one and the last one: what an attempt says is known from the ones before."""
     (tmp_path / "a").write_text("timed out\n" * 20 + "SIGBUS\n" + "timed out\n" * 20)
     reader, found = Reader(find([str(tmp_path)])[0], WORDS), []
     for line in reader:
@@ -158,8 +161,21 @@ def test_copies_come_out_again_when_they_are_forgotten(tmp_path: Path) -> None:
             reader.forget_copies()
         else:
             reader.skip_copies()
-    early, late = ([(number, 0) for number in range(begin, begin + COPIES)] for begin in (1, 22))
-    assert found == [*early, (21, 0), (20, 20 - COPIES), *late, (41, 20 - COPIES)]
+    early = [(number, 0) for number in range(1, 1 + COPIES)]
+    assert found == [*early, (21, 0), (20, 20 - COPIES), (22, 0), (41, 19)]
+
+
+def test_copies_are_forgotten_for_as_many_attempts_as_are_told_apart(tmp_path: Path) -> None:
+    """A job that starts over a thousand times is read at the speed of its copies."""
+    (tmp_path / "a").write_text("timed out\ntimed out\nSIGBUS\n" * 1000)
+    reader, found = Reader(find([str(tmp_path)])[0], WORDS), 0
+    for line in reader:
+        found += not line.repeats and "timed" in line.text
+        if "SIGBUS" in line.text:
+            reader.forget_copies()
+        else:
+            reader.skip_copies()
+    assert 50 < found < 80
 
 
 def test_requested_lines_that_are_no_text_do_not_come_out(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Match]]:
         (folder / name).write_text(f"{text}\n")
     found: dict[str, list[Match]] = {name: [] for name in texts}
     for line in Reader(
-        [Input(str(folder / name), name, "log") for name in texts], {signature.word for signature in KNOWN.signatures}
+        [Input(str(folder / name), name, "log") for name in texts],
+        {word for signature in KNOWN.signatures for word in signature.words},
     ):
         found[line.file] += KNOWN.matches(line)
     return found

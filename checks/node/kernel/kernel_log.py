@@ -114,7 +114,9 @@ def records(read_chunks: Iterable[bytes]) -> Iterator[Record]:
 
 def _words() -> re.Pattern[bytes]:
     """Each line of interest contains one of these; used to drop the many others quickly."""
-    return re.compile(b"|".join(re.escape(word.encode()) for word in sorted({row.word for row in kernel_rows()})))
+    return re.compile(
+        b"|".join(re.escape(word.encode()) for word in sorted({word for row in kernel_rows() for word in row.words}))
+    )
 
 
 def _lines(read_chunks: Iterable[bytes]) -> Iterator[bytes]:

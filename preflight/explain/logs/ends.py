@@ -131,6 +131,10 @@ def ends_some(matches: Collection[Match]) -> bool:
     return any(match.signature.name in ENDS for match in matches)
 
 
+def shows_progress(matches: Collection[Match]) -> bool:
+    return any(match.signature.name.startswith(ALIVE) for match in matches)
+
+
 def local_time(line: Line) -> float | None:
     """In seconds since the year began, by the machine's own clock, which torchrun and Python's logging write: two forms
     of stamps are compared by it. None for a stamp with a zone, or without a date."""

@@ -13,12 +13,18 @@ COPIES = 4
 """This many come out, and the last one where the copies are given back: as many matches of a source are kept."""
 REQUESTED = 8
 """The same of lines of tracebacks: as many tracebacks of a source are kept."""
+SETTLED = 2 * REQUESTED
+"""The same of a line that may be part of a traceback, or has one below it: a source's tracebacks are all kept by then,
+or none ends."""
 LONGEST = 1024
 """Bytes of a line that is remembered."""
 ROOM = 16 << 20
 """Bytes of the lines that are remembered: twice as much with their keys."""
-_DIFFERS = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|0x[0-9a-f]+|<\d+>|(?:SeqNum=|ran for |work: |sequence id: )\d+")
-"""Times, pointers, the ports that NCCL writes behind an address, and the numbers of collectives that timed out: of one
+_DIFFERS = re.compile(
+    rb":\d\d:\d\d(?:[.,]\d{1,9})?|0x[0-9a-f]+|<\d+>|SeqNum=\d+|ran for \d+|work: \d+|sequence id: \d+"
+)
+"""Times (without their hour: each form begins with a letter or a sign of its own, which `re` seeks four times as fast),
+pointers, the ports that NCCL writes behind an address, and the numbers of collectives that timed out: of one
 rank's the first few and the last one are evaluated."""
 
 
@@ -55,7 +61,7 @@ class Copy:
     wanted: int
     """Lines that are requested after each."""
     enough: int
-    """How many need to come out."""
+    """How many need to come out; at most SETTLED of those that are requested."""
     raw: bytes = b""
     """The last one that did not come out, and its number."""
     number: int = 0
@@ -73,8 +79,7 @@ class Copies:
 
     def find(self, raw: bytes) -> Copy | None:
         """What it repeats."""
-        known = self._known
-        return known.get(raw) or known.get(_DIFFERS.sub(b"", raw))
+        return self._known.get(_DIFFERS.sub(b"", raw))
 
     def add(self, raw: bytes, chain: Chain, words: Sequence[str], wanted: int, enough: int) -> None:
         """A line that came out."""
@@ -92,7 +97,11 @@ class Copies:
         return self._room < 0
 
     def give_back(self) -> Iterator[Copy]:
-        """The last ones that did not come out, by number; forgets all."""
+        """The last ones that did not come out, by number. Of each the next one comes out again; all are forgotten where
+        there is no room for more."""
         held = sorted((copy for copy in self._known.values() if copy.held), key=lambda copy: copy.number)
-        self._known, self._room = {}, ROOM
-        yield from held
+        if self.is_full:
+            self._known, self._room = {}, ROOM
+        for copy in held:
+            yield copy
+            copy.held, copy.told = 0, copy.told - 1

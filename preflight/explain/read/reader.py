@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from preflight.errors import UsageError
 from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, opened, refusal
-from preflight.explain.read.copies import COPIES, REQUESTED, Chain, Copies
+from preflight.explain.read.copies import COPIES, SETTLED, Chain, Copies
 from preflight.explain.read.prefilter import Prefilter
 from preflight.explain.read.prefixes import plain
 from preflight.explain.read.sources import RanksByProcess, Sources
@@ -23,6 +23,8 @@ ENDLESS = 1 << 20
 """Bytes of an endless line that are kept."""
 TAIL, TAIL_LINES = 1 << 14, 60
 """Bytes and lines of a file's end."""
+FORGETS = 64
+"""As many attempts of a job are told apart."""
 _FRAME = b"frame #"
 _NCCL = re.compile(rb"(?:\d{1,6}: )?[^\s\[\]()]{1,120}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO ")
 """Of lines without a word: what is requested, a Python traceback and an exception's text, is not in these."""
@@ -62,7 +64,7 @@ class Reader:
         """What could not be read completely."""
         self._inputs, self._on_progress, self._on_end = inputs, on_progress, on_end
         self._words, self._rarely = frozenset(words), frozenset(rarely)
-        self._copies = Copies()
+        self._copies, self._forgotten = Copies(), 0
         self._allowed, self._requested, self._parts, self._enough, self._forgets = 0, 0, 0, COPIES, False
         self._prefilter = Prefilter({*words, *Sources.WORDS})
         self._overlap = max(len(word.encode()) for word in (*words, *Sources.WORDS))
@@ -77,22 +79,24 @@ class Reader:
         self._requested = max(self._requested, lines)
         self._wanted = max(self._wanted, lines)
 
-    def skip_copies(self, also_requested: bool = False) -> None:
-        """While a line is being handled: of lines that differ from it in times, pointers and ports only, COPIES and the
-        last one say enough. The last one comes out at the end of its file, or where copies are forgotten. One that was
-        requested may be a line of a traceback: it comes out, unless a logger wrote it, or `also_requested` (where
-        REQUESTED are enough)."""
+    def skip_copies(self, enough: int = COPIES) -> None:
+        """While a line is being handled: of lines that differ from it in times, pointers and ports only, `enough` and
+        the last one say enough. The last one comes out at the end of its file, or where copies are forgotten. One that
+        was requested may be a line of a traceback: SETTLED come out, unless a logger wrote it, or `enough` is more than
+        COPIES."""
         self._allowed += 1
-        self._enough = REQUESTED if also_requested else COPIES
+        self._enough = enough
 
     def forget_copies(self) -> None:
-        """While a line is being handled: copies of earlier lines say something new after it."""
+        """While a line is being handled: copies of earlier lines say something new after it (for the first FORGETS
+        times in a file)."""
         self._forgets = True
 
     def __iter__(self) -> Iterator[Line]:
         for file in self._inputs:
             self._wanted, self._number, self._skips = 0, 1, False
             self._sources, self._chain = Sources(file.path, self._processes), Chain()
+            self._copies, self._forgotten = Copies(), 0
             block, before, known, tail = b"\n", self.bytes, len(self.unread), b""
             try:
                 for block in _blocks(self._text(file), self._overlap):
@@ -170,7 +174,8 @@ class Reader:
             if not self._chain.inherits:
                 enough = self._enough if self._allowed == self._parts else ENDLESS
                 self._copies.add(segment.raw, self._chain, segment.words, self._requested, enough)
-            if self._forgets or self._copies.is_full:
+            if (self._forgets and self._forgotten < FORGETS) or self._copies.is_full:
+                self._forgotten += self._forgets
                 yield from self._held_back(file, block)
 
     def _held_back(self, file: Input, block: bytes) -> Iterator[Line]:
@@ -202,22 +207,17 @@ class Reader:
         if block.endswith((b"\n", b"\r")):
             segments.pop()
         torn = len(segments) - 1 if len(segments) == len(shapes) else -1
-        before, start, number = 0, 0, begin
-        for at in self._places(shapes[: len(segments)], with_words):
-            if is_simple:
-                number = begin + at
-            else:
-                offset = start + sum(map(len, segments[before:at])) + at - before
-                before, start, number = at, offset, number + block.count(b"\n", start, offset)
+        numbers = range(begin, begin + len(segments)) if is_simple else _numbers(block, begin)
+        for at in self._places(segments, numbers, shapes, with_words):
             for raw in _records(segments[at]):
-                if found := self._of_record(raw, number, with_words.get(shapes[at], ()), block):
+                if found := self._of_record(raw, numbers[at], with_words.get(shapes[at], ()), block):
                     self._skips = at == torn
                     yield found
 
     def _of_record(self, raw: bytes, number: int, maybe: Sequence[str], block: bytes) -> "_Found | None":
         asked = self._wanted > 0
         self._wanted -= asked
-        if self._is_dull(raw, number, bool(maybe)) or self._is_copy(raw, number, asked):
+        if self._is_dull(raw, number, bool(maybe)):
             return None
         text = raw.decode("utf-8", "replace")
         held = [word for word in maybe if word in text]
@@ -228,15 +228,18 @@ class Reader:
             self._sources.read(text, block)
         return None
 
-    def _is_copy(self, raw: bytes, number: int, asked: bool) -> bool:
+    def _is_copy(self, raw: bytes, number: int) -> bool:
         """Whether it says nothing new; if so, it is remembered as the last one."""
         copy = self._copies.find(raw)
         if copy is None or copy.told < copy.enough:
             return False
-        if asked:
+        if self._wanted:
             line = copy.chain.last
-            if not line or (line.bare and self._chain.leads_to(number)) or not (copy.enough > COPIES or line.level):
+            if not line or (line.bare and self._chain.leads_to(number)):
                 return False
+            if copy.told < SETTLED and copy.enough == COPIES and not line.level:
+                return False
+            self._wanted -= 1
         copy.held += 1
         copy.raw, copy.number = raw, number
         self._chain = copy.chain
@@ -255,15 +258,21 @@ class Reader:
             return True
         return False
 
-    def _places(self, shapes: Sequence[bytes], with_words: Mapping[bytes, tuple[str, ...]]) -> Iterator[int]:
+    def _places(
+        self,
+        segments: Sequence[bytes],
+        numbers: Sequence[int],
+        shapes: Sequence[bytes],
+        with_words: Mapping[bytes, tuple[str, ...]],
+    ) -> Iterator[int]:
         """Of the segments to be searched."""
         rare: dict[tuple[str, ...], list[int]] = {}
-        for at, shape in enumerate(shapes):
-            words = with_words.get(shape)
+        for at, raw in enumerate(segments):
+            words = with_words.get(shapes[at])
             if words and not self._wanted and self._rarely.issuperset(words):
                 kept = rare.setdefault(words, [at, at, at])
                 kept[1], kept[2] = kept[2], at
-            elif words or self._wanted:
+            elif (words or self._wanted) and not self._is_copy(raw, numbers[at]):
                 if rare:
                     yield from _each(rare)
                     rare.clear()
@@ -302,12 +311,17 @@ class Reader:
 def _records(raw: bytes) -> Sequence[bytes]:
     """The records of one physical line: a writer without newlines, or a terminal's copy, puts several on it."""
     start = _STAMPED.match(raw)
-    if start is None:
+    if start is None or raw.find(start[1] + b"20", start.end()) < 0:
         return (raw,)
     mark, between, comma, after = (re.escape(part) for part in start.groups())
     again = rb"%b20\d\d-\d\d-\d\d%b\d\d:\d\d:\d\d%b\d*%b" % (mark, between, comma, after)
     starts = [found.start() for found in re.finditer(again, raw)]
     return [raw[at:end].rstrip() for at, end in zip(starts, [*starts[1:], len(raw)], strict=True)]
+
+
+def _numbers(block: bytes, begin: int) -> list[int]:
+    """The line of each segment of a block with carriage returns."""
+    return [number for number, line in enumerate(block.split(b"\n"), begin) for _ in range(line.count(b"\r") + 1)]
 
 
 def _each(rare: Mapping[tuple[str, ...], Sequence[int]]) -> list[int]:
