@@ -14,7 +14,7 @@ from preflight.testing import judge
 from preflight.train_smoke.strategies import compile as compiled
 from tests import running
 from tests.checks.train.made_trainings import sound
-from tests.faults.row import sick
+from tests.faults.row import briefly_alone, sick
 
 OFF = "TORCHDYNAMO_DISABLE=1"
 
@@ -95,7 +95,7 @@ def test_why_it_cannot_run_is_told_in_torchs_words(monkeypatch: pytest.MonkeyPat
 
 
 def _run(folder: Path, world: int, *words: str, limit_s: float = 60, environ: Mapping[str, str]) -> running.Finished:
-    ranks = [{**env, **environ} for env in running.plain_ranks(world)]
+    ranks = [briefly_alone({**env, **environ}) for env in running.plain_ranks(world)]
     return running.run_ranks(folder, ranks, "--only", "train.compile", *words, deadline_s=limit_s)
 
 
