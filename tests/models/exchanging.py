@@ -63,6 +63,26 @@ def contrastive_with_batch_norm() -> Made:
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)), batch, loss
 
 
+class _KeepsTheNumber:
+    """A loss that keeps rank and number of ranks from when it was made."""
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        left, right = (functional.normalize(model(views), dim=-1) for views in batch)
+        parts = [torch.empty_like(right) for _ in range(self.ranks)]
+        dist.all_gather(parts, right.detach())
+        own = torch.arange(len(left)) + len(left) * self.rank
+        return functional.cross_entropy(5 * left @ torch.cat(parts).T, own)
+
+
+def keeps_the_number_of_ranks() -> Made:
+    """Each rank's loss is of its own rows, against those of all ranks, which are targets without a gradient."""
+    _, batch, _ = contrastive()
+    return _mlp(), batch, _KeepsTheNumber()
+
+
 def counted_over_a_kept_group() -> Made:
     """The group was taken when the module was imported."""
     return _tokens(lambda total, count: total * dist.get_world_size(WORLD) / _summed(count, WORLD))

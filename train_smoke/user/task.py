@@ -42,6 +42,8 @@ class SoloSetting:
     """The context of a world of one rank."""
     written: frozenset[str] = frozenset()
     """The parameters that forward itself changes."""
+    given: Given | None = None
+    """The same model and loss as built in a world of one rank; None if they do not depend on it."""
 
 
 def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
@@ -64,10 +66,13 @@ def task(
         cut = _by_rank(cut, data, rows)
     elif how.cutting is Cutting.NEVER:
         cut = replace(cut, whole=(whole := (Part(data, 1.0),)), parts=whole, early=whole)
-    return TrainingTask(
+    together = TrainingTask(
         "user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps, recut,
         alone=how.world, common=how.cutting is Cutting.NEVER, written=how.written,
     )  # fmt: skip
+    if (own := how.given) is None:
+        return together
+    return replace(together, solo=replace(together, new=lambda: own.copy(device), loss=own.loss))
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:

@@ -67,6 +67,13 @@ class Given:
                 raise
             return self._built_again(error).to(device)
 
+    @torch.no_grad()
+    def load(self, other: "Given") -> None:
+        """Gives the model the weights, buffers and requires_grad of another one of the same layout."""
+        for own, its in zip(values(self.model), values(other.model), strict=True):
+            own.copy_(its)
+            own.requires_grad_(its.requires_grad)
+
     def with_equal_shares(self, ranks: int) -> "Given":
         """Without the last rows, if ranks would have unequally many: a loss that gathers rows needs as many of each."""
         rows = self.rows - self.rows % ranks if self.rows > ranks else self.rows

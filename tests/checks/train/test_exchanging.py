@@ -17,6 +17,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "contrastive_with_batch_norm": ("batch_norm",),
     "counted_over_a_kept_group": (),
     "gathered_by_functional": (),
+    "keeps_the_number_of_ranks": (),
     "gathers_without_gradient_and_multiplies": (),
     "tokens_counted_over_ranks": (),
     "asks_for_its_rank": (),
