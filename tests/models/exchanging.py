@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional_collectives
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 
 from tests.models.sound import Made
@@ -274,3 +275,35 @@ def few_valid_rows() -> Made:
         return share
 
     return _mlp(), (torch.randn(ROWS, 8), (torch.arange(ROWS) < ROWS // 3).float()), loss
+
+
+class _Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        outputs: Tensor = self.down(functional.dropout(self.up(rows), 0.1))
+        return outputs
+
+
+def _masked(seed: int) -> Made:
+    torch.manual_seed(7)
+    model = _Masked()
+    batch = torch.randn(ROWS, 8)
+    torch.manual_seed(seed)
+    return model, batch, lambda wrapped, rows: functional.mse_loss(wrapped(rows), rows)
+
+
+def seeded_by_rank() -> Made:
+    """Right for other rows; wrong where ranks share a layer."""
+    return _masked(100 + dist.get_rank())
+
+
+def seeded_alike() -> Made:
+    return _masked(100)
+
+
+def shared_by_ranks(model: Any, mesh: Any) -> None:
+    """A tensor-parallel plan."""
+    parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

@@ -25,6 +25,11 @@ KEPT = 6
 gradient, at the end, and up to two of the optimizer's. They are freed between recipes."""
 
 
+DRAWN = (
+    "forward draws random numbers: of a layer that is cut each rank draws others than one process draws of the whole"
+)
+
+
 class Cutting(Enum):
     """How training alone may cut the batch, so that it trains the same function as the ranks."""
 
@@ -103,11 +108,12 @@ def known(strategy: str) -> Mapping[str, Variant]:
     )
 
 
-def left_out(names: Mapping[str, list[str]], *, cutting: Cutting, calls: int) -> dict[str, str]:
+def left_out(names: Mapping[str, list[str]], *, cutting: Cutting, calls: int, draws: bool) -> dict[str, str]:
     """Why variants cannot be compared, for a model that is cut so or is called `calls` times per step."""
     exactly = cutting is not Cutting.FREELY
     reasons = {
         f"{strategy}/{name}": _alone_only(strategy, known(strategy)[name], cutting)
+        or (DRAWN if draws and strategy == "tp" else "")
         or _unfit(known(strategy)[name], exactly, calls)
         or _uncut(strategy, exactly, calls)
         for strategy, variants in names.items()

@@ -121,6 +121,12 @@ def seed() -> None:
         sys.modules["numpy"].random.seed(SEED)
 
 
+def seed_of_user() -> int:
+    """The seed that the function has set since `seed()`, or 0."""
+    now = torch.initial_seed()
+    return 0 if now == SEED else now
+
+
 def _seeded(loss: Callable[[nn.Module, Any], Tensor]) -> Callable[[nn.Module, Any], Tensor]:
     """A loss that draws the same numbers for the same rows, alone and under a strategy. Its batch is a copy: what it
     changes in place, such as the range of images, is restored at the next step."""

@@ -112,6 +112,7 @@ def _described(ctx: Context, user_model: "UserModel") -> ModelFacts:
         smaller=user_model.smaller,
         rows=given.rows,
         own=len(own_rows(ctx, given)) if given.rows > ctx.group_rank else 0,
+        seeded=validation.seed_of_user(),
         dropped=user_model.dropped,
     )
 

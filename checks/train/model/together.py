@@ -61,7 +61,7 @@ def together(
         prepared.solo.load(given)
     forward, skipped = controlled(ctx, store, code, prepared, traits, world, wanted.threads)
     cutting = _cutting(traits, forward)
-    unfit = user_task.left_out(wanted.names, cutting=cutting, calls=traits.calls)
+    unfit = user_task.left_out(wanted.names, cutting=cutting, calls=traits.calls, draws=traits.draws)
     exactly = cutting is not user_task.Cutting.FREELY
     plan = schedule.schedule(wanted.names, unfit, agreement["step_s"], agreement["left_s"], ranks, exactly=exactly)
     outcomes, skipped = list[VariantOutcome](), skipped or plan.skipped
