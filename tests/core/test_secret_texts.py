@@ -290,6 +290,7 @@ STAY = (
     "fusion_pass=on",
     "forward_pass=fuse",
     "all checks pass: banana",
+    "the current pwd: banana",
     "samples are identified by the rank that read them",
     "unexpected key layers.0.weight at revision 0123456789abcdef0123456789abcdef",
     "cat <<< $SECRET",

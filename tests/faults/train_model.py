@@ -151,6 +151,8 @@ EXCHANGING: tuple[Fault, ...] = (
           f"{_WARN}other_buffers", _info("forward_writes"), culprit={"parameter": "center"}, says="2 times as far"),
     _told("exchanging:centered_over_ranks", "A teacher's parameters follow within forward.", _info("forward_writes"),
           says="teacher.bias, teacher.weight"),
+    _told("exchanging:seeded_alike", "All ranks draw the same masks for different rows.", _info("random_numbers"),
+          _info("masks_repeat"), says="here from one seed before each forward"),
     _told("exchanging:contrastive", "5 ranks cannot share 12 rows equally.", _info("unequal_rows"), world=5,
           says="so they train on 10: 2 each"),
 )  # fmt: skip

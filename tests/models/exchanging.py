@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional_collectives
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 
 from tests.models.sound import Made
@@ -61,6 +62,26 @@ def contrastive() -> Made:
 def contrastive_with_batch_norm() -> Made:
     _, batch, loss = contrastive()
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)), batch, loss
+
+
+class _KeepsTheNumber:
+    """A loss that keeps rank and number of ranks from when it was made."""
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        left, right = (functional.normalize(model(views), dim=-1) for views in batch)
+        parts = [torch.empty_like(right) for _ in range(self.ranks)]
+        dist.all_gather(parts, right.detach())
+        own = torch.arange(len(left)) + len(left) * self.rank
+        return functional.cross_entropy(5 * left @ torch.cat(parts).T, own)
+
+
+def keeps_the_number_of_ranks() -> Made:
+    """Each rank's loss is of its own rows, against those of all ranks, which are targets without a gradient."""
+    _, batch, _ = contrastive()
+    return _mlp(), batch, _KeepsTheNumber()
 
 
 def counted_over_a_kept_group() -> Made:
@@ -254,3 +275,35 @@ def few_valid_rows() -> Made:
         return share
 
     return _mlp(), (torch.randn(ROWS, 8), (torch.arange(ROWS) < ROWS // 3).float()), loss
+
+
+class _Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        outputs: Tensor = self.down(functional.dropout(self.up(rows), 0.1))
+        return outputs
+
+
+def _masked(seed: int) -> Made:
+    torch.manual_seed(7)
+    model = _Masked()
+    batch = torch.randn(ROWS, 8)
+    torch.manual_seed(seed)
+    return model, batch, lambda wrapped, rows: functional.mse_loss(wrapped(rows), rows)
+
+
+def seeded_by_rank() -> Made:
+    """Right for other rows; wrong where ranks share a layer."""
+    return _masked(100 + dist.get_rank())
+
+
+def seeded_alike() -> Made:
+    return _masked(100)
+
+
+def shared_by_ranks(model: Any, mesh: Any) -> None:
+    """A tensor-parallel plan."""
+    parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

@@ -38,7 +38,7 @@ def of(task: TrainingTask, recipe: Recipe) -> Reference:
     key = task.name, recipe, task.cut.rank, task.cut.ranks
     if key not in _made:
         with task.alone():
-            _made[key] = _trained(task, recipe)
+            _made[key] = _trained(task.solo or task, recipe)
     return _made[key]
 
 

@@ -86,6 +86,8 @@ class TrainingTask:
     None if that is not known."""
     alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     """The context of training alone, in which a user's collectives see one rank."""
+    solo: "TrainingTask | None" = None
+    """The task for training alone, if a user's model is built otherwise in a world of one rank."""
     common: bool = False
     """Whether the loss exchanges values with other ranks. Then it is one loss of all rows: alone the batch is never
     cut, and of the ranks' losses only the mean is known, and no gradient before the exchange."""

@@ -57,13 +57,15 @@ class Control:
     device: torch.device
     alone: Any
     """Makes the context of a world of one rank."""
+    solo: Given
+    """The model and loss as built there."""
 
     def forward(self, waiting: AbstractContextManager[None], *, draws: bool) -> Forward:
         """Called on all ranks together. `draws`: whether forward draws random numbers: then all rows draw others."""
-        plain, before = self._new()
+        plain, before = self.given.copy(self.device), dict(_state(self.given.model))
         begun = solo.calls()
         with waiting:
-            self._loss(plain, self.rows)
+            self._loss(self.given, plain, self.rows)
         exchanged = solo.calls() > begun
         after = {name: tensor.detach().clone() for name, tensor in _changed(plain, before)}
         whole = {} if draws or not after else self._of_all_rows(before)
@@ -75,17 +77,14 @@ class Control:
             for name, tensor in list(after.items())[:MOST]
         ])  # fmt: skip
 
-    def _new(self) -> tuple[nn.Module, dict[str, Tensor]]:
-        return self.given.copy(self.device), dict(_state(self.given.model))
-
-    def _loss(self, plain: nn.Module, rows: list[int]) -> float:
-        data = each(lambda tensor: tensor.to(self.device), rows_in(self.given.batch, rows))
-        return float(self.given.loss(plain, data).detach())
+    def _loss(self, given: Given, plain: nn.Module, rows: list[int]) -> float:
+        data = each(lambda tensor: tensor.to(self.device), rows_in(given.batch, rows))
+        return float(given.loss(plain, data).detach())
 
     def _of_all_rows(self, before: dict[str, Tensor]) -> dict[str, Tensor]:
-        plain, _ = self._new()
+        plain = self.solo.copy(self.device)
         with self.alone():
-            self._loss(plain, [*range(self.given.rows)])
+            self._loss(self.solo, plain, [*range(self.given.rows)])
         now = dict(_state(plain))
         return {name: now[name].detach() for name in before}
 
@@ -93,12 +92,12 @@ class Control:
         """Whether the loss of the same rows is another one if only this tensor has changed."""
         losses = []
         for value in (None, after):
-            plain, _ = self._new()
+            plain = self.solo.copy(self.device)
             if value is not None:
                 with torch.no_grad():
                     dict(_state(plain))[name].copy_(value)
             with self.alone():
-                losses.append(self._loss(plain, self.rows))
+                losses.append(self._loss(self.solo, plain, self.rows))
         return abs(losses[1] - losses[0]) > MOVED * abs(losses[0])
 
 

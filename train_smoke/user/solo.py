@@ -38,6 +38,20 @@ class Solo:
             stack.enter_context(_environ(ENVIRON))
             yield
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """In this context of all ranks it is noted whether code asks for a rank, their number, or a collective."""
+        c10d: Any = torch.distributed.distributed_c10d
+        own = c10d._get_default_group
+
+        def asked() -> Any:
+            self.asked = True
+            return own()
+
+        self.asked = False
+        with _replaced(c10d, "_get_default_group", asked):
+            yield
+
     def _replacements(self, c10d: Any) -> Iterator[tuple[Any, str, Any]]:
         """(a module, a name, its value in this world)."""
         functional: Any = torch.distributed._functional_collectives

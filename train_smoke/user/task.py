@@ -25,6 +25,11 @@ KEPT = 6
 gradient, at the end, and up to two of the optimizer's. They are freed between recipes."""
 
 
+DRAWN = (
+    "forward draws random numbers: of a layer that is cut each rank draws others than one process draws of the whole"
+)
+
+
 class Cutting(Enum):
     """How training alone may cut the batch, so that it trains the same function as the ranks."""
 
@@ -42,6 +47,8 @@ class SoloSetting:
     """The context of a world of one rank."""
     written: frozenset[str] = frozenset()
     """The parameters that forward itself changes."""
+    given: Given | None = None
+    """The same model and loss as built in a world of one rank; None if they do not depend on it."""
 
 
 def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
@@ -64,10 +71,13 @@ def task(
         cut = _by_rank(cut, data, rows)
     elif how.cutting is Cutting.NEVER:
         cut = replace(cut, whole=(whole := (Part(data, 1.0),)), parts=whole, early=whole)
-    return TrainingTask(
+    together = TrainingTask(
         "user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps, recut,
         alone=how.world, common=how.cutting is Cutting.NEVER, written=how.written,
     )  # fmt: skip
+    if (own := how.given) is None:
+        return together
+    return replace(together, solo=replace(together, new=lambda: own.copy(device), loss=own.loss))
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
@@ -98,11 +108,12 @@ def known(strategy: str) -> Mapping[str, Variant]:
     )
 
 
-def left_out(names: Mapping[str, list[str]], *, cutting: Cutting, calls: int) -> dict[str, str]:
+def left_out(names: Mapping[str, list[str]], *, cutting: Cutting, calls: int, draws: bool) -> dict[str, str]:
     """Why variants cannot be compared, for a model that is cut so or is called `calls` times per step."""
     exactly = cutting is not Cutting.FREELY
     reasons = {
         f"{strategy}/{name}": _alone_only(strategy, known(strategy)[name], cutting)
+        or (DRAWN if draws and strategy == "tp" else "")
         or _unfit(known(strategy)[name], exactly, calls)
         or _uncut(strategy, exactly, calls)
         for strategy, variants in names.items()

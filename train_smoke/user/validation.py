@@ -67,6 +67,13 @@ class Given:
                 raise
             return self._built_again(error).to(device)
 
+    @torch.no_grad()
+    def load(self, other: "Given") -> None:
+        """Gives the model the weights, buffers and requires_grad of another one of the same layout."""
+        for own, its in zip(values(self.model), values(other.model), strict=True):
+            own.copy_(its)
+            own.requires_grad_(its.requires_grad)
+
     def with_equal_shares(self, ranks: int) -> "Given":
         """Without the last rows, if ranks would have unequally many: a loss that gathers rows needs as many of each."""
         rows = self.rows - self.rows % ranks if self.rows > ranks else self.rows
@@ -112,6 +119,12 @@ def seed() -> None:
     random.seed(SEED)
     if "numpy" in sys.modules:  # torch imports it if it is installed
         sys.modules["numpy"].random.seed(SEED)
+
+
+def seed_of_user() -> int:
+    """The seed that the function has set since `seed()`, or 0."""
+    now = torch.initial_seed()
+    return 0 if now == SEED else now
 
 
 def _seeded(loss: Callable[[nn.Module, Any], Tensor]) -> Callable[[nn.Module, Any], Tensor]:

@@ -33,7 +33,7 @@ class Called:
     after: dict[str, Any] = field(repr=False)
 
 
-IMPORTS = 0.4
+IMPORTS = 0.6
 """Share of the check's time for imports: heavy packages take a minute where all ranks read them at once."""
 _calls: dict[str, Called] = {}
 

@@ -169,7 +169,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _differing(facts, run)
     tried = {rank: own for rank, own in facts.items() if own["traits"]}
     if tried:
-        yield from traits.told(tried)
+        yield from traits.told(tried, shares_layers=bool(run[TP_PLAN] or "tp" in (run[STRATEGIES] or ())))
         yield from changes.told(tried)
     trained = {rank: own for rank, own in tried.items() if own["strategies"] and not own["mistake"]}
     said = False

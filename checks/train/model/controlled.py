@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
 from preflight.checks.train.model import mistakes
-from preflight.checks.train.model.prepare import own_rows
+from preflight.checks.train.model.prepare import PreparedModel, own_rows
 from preflight.checks.train.shared.agreement import all_failed
 
 if TYPE_CHECKING:
@@ -19,14 +19,21 @@ UNKNOWN = "the loss exchanges values with other ranks and draws random numbers, 
 
 
 def controlled(
-    ctx: Context, store: "Store", code: UserCode, given: "Given", traits: "Traits", world: "Solo", threads: int | None
+    ctx: Context,
+    store: "Store",
+    code: UserCode,
+    prepared: PreparedModel,
+    traits: "Traits",
+    world: "Solo",
+    threads: int | None,
 ) -> "tuple[Forward | None, str]":
     """(what forward does, why strategies cannot be compared). Called on all ranks together. Where forward raises on all
     of them, the trainings tell."""
     from preflight.train_smoke.trainer.task import deterministic_arithmetic
     from preflight.train_smoke.user.control import Control
 
-    control = Control(given, own_rows(ctx, given), ctx.device, world.world)
+    given, solo = prepared.given, prepared.solo
+    control = Control(given, own_rows(ctx, given), ctx.device, world.world, solo)
     try:
         with code.blamed(), deterministic_arithmetic(threads):
             forward = control.forward(ctx.collective("one forward of all ranks"), draws=traits.draws)
@@ -41,7 +48,8 @@ def controlled(
     forward["exchanged"] = _on_any_rank(ctx, forward["exchanged"])
     if not forward["exchanged"]:
         return forward, ""
-    _without_batch_norm(given, traits)
+    for each in (given, solo):
+        _without_batch_norm(each, traits)
     return forward, UNKNOWN if traits.draws else ""
 
 

@@ -28,11 +28,15 @@ class ModelFacts(TypedDict):
     """Rows of the global batch."""
     own: int
     """This rank's rows."""
+    seeded: int
+    """The seed that the user's function has set; 0 if it has set none."""
     dropped: int
     """Rows that were left out, so that all ranks have equally many."""
 
 
-UNKNOWN = ModelFacts(layout="", weights="", batch="", batch_words="", made_up=[], smaller="", rows=0, own=0, dropped=0)
+UNKNOWN = ModelFacts(
+    layout="", weights="", batch="", batch_words="", made_up=[], smaller="", rows=0, own=0, seeded=0, dropped=0
+)
 """Of a rank that did not get that far."""
 
 

@@ -4,7 +4,7 @@ No rank waits for another here, so each can report its own mistake.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, UserCode, UserError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PreparedModel:
     given: "Given"
+    solo: "Given"
+    """The same as built in a world of one rank; `given` itself where that makes no difference."""
     traits: "Traits"
     model: ModelFacts
 
@@ -60,10 +62,13 @@ def alone(ctx: Context, code: UserCode, threads: int | None, world: "Solo") -> A
     try:
         with deterministic_arithmetic(threads), time_guard(ctx.deadline_s, code, lambda: steps[-1]):
             doing(f"calling {code}")
-            user_model = model_source.given(ctx, code, without_dropout)
+            with world.watched():
+                user_model = model_source.given(ctx, code, without_dropout)
             with code.blamed():
                 model = _described(ctx, user_model)
-                return PreparedModel(user_model.given, _traits(ctx, user_model.given, doing, world), model)
+            solo = _built_alone(ctx, code, user_model.given, world) if world.asked else user_model.given
+            with code.blamed():
+                return PreparedModel(user_model.given, solo, _traits(ctx, solo, user_model.given, doing, world), model)
     except TooSlow as slow:
         return Skipped(str(slow), model)
     except Exception as error:
@@ -73,6 +78,23 @@ def alone(ctx: Context, code: UserCode, threads: int | None, world: "Solo") -> A
         if isinstance(attributed, UserError | ModelMistake):
             return Mistake(mistakes.facts_of(attributed, code), model)
         raise
+
+
+def _built_alone(ctx: Context, code: UserCode, given: "Given", world: "Solo") -> "Given":
+    """Model and loss as the function makes them in a world of one rank: they may keep the number of ranks. The ones
+    given, if it does not work there."""
+    from preflight.train_smoke.user.traits import without_dropout
+    from preflight.train_smoke.user.validation import layout
+
+    try:
+        with world.world():
+            solo = model_source.given(ctx, code, without_dropout).given
+    except Exception:
+        return given
+    if layout(solo.model) != layout(given.model):
+        return given
+    solo.load(given)
+    return replace(solo, batch=given.batch, rows=given.rows)
 
 
 def _described(ctx: Context, user_model: "UserModel") -> ModelFacts:
@@ -90,17 +112,20 @@ def _described(ctx: Context, user_model: "UserModel") -> ModelFacts:
         smaller=user_model.smaller,
         rows=given.rows,
         own=len(own_rows(ctx, given)) if given.rows > ctx.group_rank else 0,
+        seeded=validation.seed_of_user(),
         dropped=user_model.dropped,
     )
 
 
-def _traits(ctx: Context, given: "Given", doing: Callable[[str], None], world: "Solo") -> "Traits":
+def _traits(ctx: Context, solo: "Given", given: "Given", doing: Callable[[str], None], world: "Solo") -> "Traits":
     from preflight.train_smoke.user import traits
 
     dropouts = traits.without_dropout(given.model)
+    if solo is not given:
+        traits.without_dropout(solo.model)
     doing("training it alone for one step")
     with world.world():
-        return traits.traits(given, own_rows(ctx, given), ctx.device, dropouts, doing, world)
+        return traits.traits(solo, own_rows(ctx, given), ctx.device, dropouts, doing, world)
 
 
 def own_rows(ctx: Context, given: "Given") -> list[int]:

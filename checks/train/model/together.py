@@ -20,6 +20,7 @@ from preflight.checks.train.model.outcomes import (
     VariantName,
     VariantOutcome,
 )
+from preflight.checks.train.model.prepare import PreparedModel
 from preflight.checks.train.shared import refusals, setting
 from preflight.checks.train.shared.agreement import all_failed
 
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
 
 
 def together(
-    ctx: Context, store: "Store", code: UserCode, given: "Given", agreement: Agreement, wanted: Wanted, world: "Solo"
+    ctx: Context,
+    store: "Store",
+    code: UserCode,
+    prepared: PreparedModel,
+    agreement: Agreement,
+    wanted: Wanted,
+    world: "Solo",
 ) -> JointTraining:
     """Called on all ranks together. Raises what this rank alone raises."""
     from preflight.train_smoke.trainer import reference
@@ -48,17 +55,20 @@ def together(
 
     assert agreement["traits"], "ranks train together only if all have them"
     traits, ranks = Traits(**agreement["traits"]), len(ctx.members)
+    given = prepared.given
     _agree_on_weights(ctx, given, agreement)
-    forward, skipped = controlled(ctx, store, code, given, traits, world, wanted.threads)
+    if prepared.solo is not given:
+        prepared.solo.load(given)
+    forward, skipped = controlled(ctx, store, code, prepared, traits, world, wanted.threads)
     cutting = _cutting(traits, forward)
-    unfit = user_task.left_out(wanted.names, cutting=cutting, calls=traits.calls)
+    unfit = user_task.left_out(wanted.names, cutting=cutting, calls=traits.calls, draws=traits.draws)
     exactly = cutting is not user_task.Cutting.FREELY
     plan = schedule.schedule(wanted.names, unfit, agreement["step_s"], agreement["left_s"], ranks, exactly=exactly)
     outcomes, skipped = list[VariantOutcome](), skipped or plan.skipped
     if skipped:
         return JointTraining(agreement["loaded"], agreement["unused"], skipped=skipped, forward=forward)
     try:
-        task = _task(ctx, given, traits, wanted, plan.steps, forward, world)
+        task = _task(ctx, prepared, traits, wanted, plan.steps, forward, world)
         trainings = _Trainings(ctx, store, code, given, wanted, task)
         chosen = user_task.by_recipe(wanted.names, {*unfit, *plan.left_out})
         for outcome in trainings.outcomes(chosen, agreement["left_s"]):
@@ -103,14 +113,22 @@ def _agree_on_weights(ctx: Context, given: "Given", agreement: Agreement) -> Non
 
 
 def _task(
-    ctx: Context, given: "Given", traits: "Traits", wanted: Wanted, steps: int, forward: "Forward | None", world: "Solo"
+    ctx: Context,
+    prepared: PreparedModel,
+    traits: "Traits",
+    wanted: Wanted,
+    steps: int,
+    forward: "Forward | None",
+    world: "Solo",
 ) -> "TrainingTask":
     from preflight.train_smoke.trainer.task import Rates
     from preflight.train_smoke.user import task as user_task
 
     rank, ranks, rates = ctx.group_rank, len(ctx.members), Rates(traits.rate, traits.adamw_rate)
     written = [found["name"] for found in forward["changed"] if found["is_parameter"]] if forward else []
-    how = user_task.SoloSetting(_cutting(traits, forward), world.world, frozenset(written))
+    given = prepared.given
+    solo = None if prepared.solo is given else prepared.solo
+    how = user_task.SoloSetting(_cutting(traits, forward), world.world, frozenset(written), solo)
     return user_task.task(given, rank, ranks, ctx.device, rates, wanted.threads, steps, how)
 
 

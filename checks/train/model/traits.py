@@ -29,6 +29,14 @@ RANDOM_NUMBERS = Code(
     fix="Seed by the data-parallel rank after the model is built: ranks with other rows need other masks and noise. "
     "Ranks that share a layer (tensor parallel) need the same: else each masks a piece of another draw.",
 )
+MASKS_DIFFER = Code(
+    "Ranks that share layers (tensor parallel) draw different masks and noise.",
+    fix="Seed the ranks of a tensor-parallel group alike, by the data-parallel rank: each has a piece of one draw.",
+)
+MASKS_REPEAT = Code(
+    "The function seeds all ranks alike: they draw the same masks and noise for different rows.",
+    fix="Call torch.manual_seed(seed + data-parallel rank) once the model is built.",
+)
 FEW_ROWS = Code(
     "There are fewer rows than ranks.",
     fix="Return a global batch with at least one row per rank.",
@@ -51,7 +59,8 @@ SMALLER = Code(
 )
 
 
-def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+def told(facts: Mapping[int, Facts], *, shares_layers: bool = False) -> Iterator[Finding]:
+    """`shares_layers`: whether the user asks for tensor parallelism."""
     first = facts[min(facts)]
     seen = first["traits"]
     assert seen is not None, "only called for ranks that have some"
@@ -79,7 +88,25 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
             "the same under a strategy and alone, and training alone is split like the ranks"
         )
         yield RANDOM_NUMBERS.info(text)
+    if seen["draws"] or seen["dropouts"]:
+        yield from _seeds(facts, shares_layers=shares_layers)
     yield from _what_was_done(facts, first)
+
+
+def _seeds(facts: Mapping[int, Facts], *, shares_layers: bool) -> Iterator[Finding]:
+    """Of generators before the first forward: what the user's function has left in them, where it seeds them."""
+    seeds = {rank: own["seeded"] for rank, own in facts.items() if own.get("seeded")}
+    if len(facts) < 2 or len(seeds) < len(facts):
+        return
+    if shares_layers and len(set(seeds.values())) > 1:
+        (rank, seed), *_, (last, other) = seeds.items()
+        text = f"before forward the generator of rank {rank} is seeded with {seed}, that of rank {last} with {other}"
+        yield MASKS_DIFFER.warn(f"{text}, expected the same: they share layers, and forward draws random numbers")
+    if not shares_layers and len(set(seeds.values())) == 1:
+        text = (
+            f"before forward the generators of {ranges.ranks(sorted(seeds))} are all seeded with {min(seeds.values())}"
+        )
+        yield MASKS_REPEAT.info(f"{text}, expected one seed per rank: they have different rows")
 
 
 def exchanges(own: Facts) -> bool:

@@ -38,7 +38,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
     agreement = agree.agree(ctx, store, alone, end - time.monotonic())
     joint = JointTraining()
     if agreement["go"] and isinstance(alone, PreparedModel):
-        joint = together(ctx, store, code, alone.given, agreement, wanted, world)
+        joint = together(ctx, store, code, alone, agreement, wanted, world)
     facts = _facts(alone, agree.first_difference(ctx, alone, agreement), joint)
     if reason := facts["skipped"] or agreement["skipped"]:
         raise Skip(reason, facts)

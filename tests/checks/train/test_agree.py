@@ -91,7 +91,7 @@ def test_facts_of_a_training_that_ended_early_keep_what_was_trained() -> None:
         ],
         skipped="memory has run out",
     )
-    facts = user_model._facts(PreparedModel(given, traits, UNKNOWN), "", joint)
+    facts = user_model._facts(PreparedModel(given, given, traits, UNKNOWN), "", joint)
     assert facts["skipped"] == "memory has run out" and facts["steps"] == 8 and facts["traits"] == {"step_s": 1.0}
     assert facts["left_out"].keys() == {"ddp/join", "fsdp/clip", "fsdp/mixed"}
     assert facts.get("late") == ["fsdp/clip", "fsdp/mixed"], "what cannot be compared is not late"

@@ -17,6 +17,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "contrastive_with_batch_norm": ("batch_norm",),
     "counted_over_a_kept_group": (),
     "gathered_by_functional": (),
+    "keeps_the_number_of_ranks": (),
     "gathers_without_gradient_and_multiplies": (),
     "tokens_counted_over_ranks": (),
     "asks_for_its_rank": (),
@@ -44,16 +45,27 @@ WRONG = {
 }
 
 
+TENSOR = "strategies=tp tp_plan=tests.models.exchanging:shared_by_ranks"
+SEEDED = {
+    "seeded_by_rank": ["info random_numbers"],
+    "seeded_alike": ["info random_numbers", "info masks_repeat"],
+    f"seeded_by_rank {TENSOR}": ["info random_numbers", "warn masks_differ"],
+    f"seeded_alike {TENSOR}": ["info random_numbers"],
+}
+"""Of forward that draws, with the generators as the function leaves them."""
+
+
 @functools.cache
 def measured(world: int) -> dict[str, list[dict[str, Any]]]:
-    names = [*RIGHT, *WRONG] if world == 2 else ["contrastive", "gathers_only_its_share"]
+    names = [*RIGHT, *WRONG, *SEEDED] if world == 2 else ["contrastive", "gathers_only_its_share"]
     made = on_ranks.measured(world, *(f"tests.models.exchanging:{name}" for name in names))
     assert not [rank["raised"] or rank["skipped"] for ranks in made.values() for rank in ranks if not rank["facts"]]
     return {name.partition(":")[2]: ranks for name, ranks in made.items()}
 
 
 def found(world: int, name: str) -> list[dict[str, Any]]:
-    return testing.judge(model, {rank["rank"]: rank["facts"] for rank in measured(world)[name]})
+    settings = {"tp_plan": "tests.models.exchanging:shared_by_ranks"} if TENSOR in name else {}
+    return testing.judge(model, {rank["rank"]: rank["facts"] for rank in measured(world)[name]}, settings=settings)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -63,6 +75,13 @@ def test_a_right_exchange_is_silent(name: str) -> None:
     ]
     for rank in measured(2)[name]:
         assert set(rank["facts"]["strategies"]) == {"ddp", "fsdp2"} and not rank["facts"]["left_out"]
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_generators_are_compared_before_forward(name: str) -> None:
+    told = [(of["severity"], of["code"].removeprefix("train.model.")) for of in found(2, name)]
+    assert [" ".join(of) for of in told if of[1] != "left_out"] == SEEDED[name]
+    assert (("info", "left_out") in told) == (TENSOR in name), "its masks are of pieces"
 
 
 @pytest.mark.parametrize("name", WRONG)
