@@ -130,11 +130,23 @@ def _add_show(shown: Parser) -> None:
 
 def add_run(run: argparse.ArgumentParser) -> None:
     """The options of a run, in groups for its help."""
-    from preflight.check import Level
     from preflight.sinks import arguments as delivering
 
     names = ("what is checked", "your own code", "what is written", "what it is compared with", "how")
     chosen, own, written, against, how = map(run.add_argument_group, names)
+    _add_chosen(chosen)
+    _add_written(written)
+    _add_against(against)
+    delivering.add_to(written, _named)
+    _add_how(how)
+    _add_own(own)
+    _add_settings(how)
+    _add_plugins(own)
+
+
+def _add_chosen(chosen: argparse._ActionsContainer) -> None:
+    from preflight.check import Level
+
     chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
     chosen.add_argument("--all", action="store_true", help="the same as --level full")
     chosen.add_argument(
@@ -148,16 +160,24 @@ def add_run(run: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
     )
+
+
+def _add_written(written: argparse._ActionsContainer) -> None:
     written.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     written.add_argument("--facts", action="store_true", help="with the facts in it")
     written.add_argument(
         "--report", type=_named, metavar="DIR", help="write the report, its facts and all other formats"
     )
+
+
+def _add_against(against: argparse._ActionsContainer) -> None:
     against.add_argument(
         "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
     )
     against.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
-    delivering.add_to(written, _named)
+
+
+def _add_how(how: argparse._ActionsContainer) -> None:
     detail = how.add_mutually_exclusive_group()
     detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
     detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
@@ -169,6 +189,9 @@ def add_run(run: argparse.ArgumentParser) -> None:
         help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
     )
     how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
+
+
+def _add_own(own: argparse._ActionsContainer) -> None:
     own.add_argument(
         "--code", type=_named, metavar="DIR", help="the training code, must be equal on all nodes (else its git commit)"
     )
@@ -187,8 +210,6 @@ def add_run(run: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder for your checkpoints: saves some there as a test",
     )
-    _add_settings(how)
-    _add_plugins(own)
 
 
 def _add_settings(command: argparse._ActionsContainer) -> None:

@@ -181,7 +181,7 @@ def test_a_rank_that_stands_still_now_and_then_is_named_with_phase_and_how_often
 
 
 def test_how_often_is_told_where_it_is_regular() -> None:
-    how = {"every": 4, "first": 3}
+    how: Any = {"every": 4, "first": 3}
     (found,) = judge(check, facts(waiting(**how), paused(**how), rounds=3))
     assert "every 4 steps (9 of 36)" in found["message"]
 
