@@ -10,7 +10,6 @@ COMMANDS = {
     "run": "run the checks (the default)",
     "rendezvous": "before torchrun: do the nodes meet?",
     "checkpoint": "is a saved checkpoint whole, and does it fit?",
-    "resume": "does a stopped training go on as if it had not stopped?",
     "explain": "why did this job fail? its logs, dumps and reports",
     "debug": "run a job with the right logging on, and explain its failure",
     "diff": "what has changed between two runs?",
@@ -25,13 +24,13 @@ COMMANDS = {
     "show": "print a saved report again",
     "completion": "print the completion script of a shell",
 }
-STARTING = ("run", "rendezvous", "checkpoint", "resume", "debug", "gate", "pick")
+STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = """examples:
-  torchrun [...] -m preflight                          (in a job's launcher, on all nodes)
-  torchrun [...] -m preflight --all --report DIR       (everything, with a page for a browser in DIR)
-  preflight --level quick --only env,gpu               (on one node, in seconds, without torch)
+  torchrun [...] -m preflight                          in a job's launcher, on all nodes
+  torchrun [...] -m preflight --all --report DIR       everything, with a page for a browser in DIR
+  preflight --level quick --only env,gpu               on one node, in seconds, without torch
 """
 
 
@@ -69,7 +68,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 def _add_options(name: str, command: Parser) -> None:
     if name == "run":
         add_run(command)
-    elif name in ("rendezvous", "checkpoint", "resume", "explain", "debug"):
+    elif name in ("rendezvous", "checkpoint", "explain", "debug"):
         _add_looking(name, command)
     elif name in ("diff", "history", "profile"):
         _add_comparing(name, command)
@@ -90,14 +89,11 @@ def _add_looking(name: str, command: Parser) -> None:
     from preflight.debug import arguments as debugging
     from preflight.explain import arguments as explaining
     from preflight.rendezvous import arguments as meeting
-    from preflight.resume import arguments as resuming
 
     if name == "rendezvous":
         meeting.add_to(command, _seconds)
     elif name == "checkpoint":
         saved.add_to(command, _named, _user_code, _seconds)
-    elif name == "resume":
-        resuming.add_to(command, _named, _seconds, _number)
     elif name == "explain":
         explaining.add_to(command, _named)
     else:
@@ -138,33 +134,64 @@ def add_run(run: argparse.ArgumentParser) -> None:
 
     names = ("what is checked", "your own code", "what is written", "what it is compared with", "how")
     chosen, own, written, against, how = map(run.add_argument_group, names)
-    _add_choice(chosen)
-    _add_own_code(own)
+    _add_chosen(chosen)
+    _add_written(written)
+    _add_against(against)
+    delivering.add_to(written, _named)
+    _add_how(how)
+    _add_own(own)
+    _add_settings(how)
     _add_plugins(own)
+
+
+def _add_chosen(chosen: argparse._ActionsContainer) -> None:
+    from preflight.check import Level
+
+    chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
+    chosen.add_argument("--all", action="store_true", help="the same as --level full")
+    chosen.add_argument(
+        "--only",
+        action="append",
+        type=_named,
+        default=[],
+        metavar="ID_OR_FAMILY,..",
+        help="these checks, and what they need",
+    )
+    chosen.add_argument(
+        "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
+    )
+
+
+def _add_written(written: argparse._ActionsContainer) -> None:
     written.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     written.add_argument("--facts", action="store_true", help="with the facts in it")
     written.add_argument(
         "--report", type=_named, metavar="DIR", help="write the report, its facts and all other formats"
     )
+
+
+def _add_against(against: argparse._ActionsContainer) -> None:
     against.add_argument(
         "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
     )
     against.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
-    delivering.add_to(written, _named)
-    _add_how(how)
-    _add_settings(how)
 
 
-def _add_choice(chosen: argparse._ActionsContainer) -> None:
-    from preflight.check import Level
+def _add_how(how: argparse._ActionsContainer) -> None:
+    detail = how.add_mutually_exclusive_group()
+    detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
+    detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
+    how.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
+    how.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
+    )
+    how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
 
-    chosen.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
-    chosen.add_argument("--all", action="store_true", help="the same as --level full")
-    for option, what in (("--only", "these checks, and what they need"), ("--skip", "not these checks")):
-        chosen.add_argument(option, action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help=what)
 
-
-def _add_own_code(own: argparse._ActionsContainer) -> None:
+def _add_own(own: argparse._ActionsContainer) -> None:
     own.add_argument(
         "--code", type=_named, metavar="DIR", help="the training code, must be equal on all nodes (else its git commit)"
     )
@@ -183,20 +210,6 @@ def _add_own_code(own: argparse._ActionsContainer) -> None:
         metavar="DIR",
         help="the folder for your checkpoints: saves some there as a test",
     )
-
-
-def _add_how(how: argparse._ArgumentGroup) -> None:
-    detail = how.add_mutually_exclusive_group()
-    detail.add_argument("-q", "--quiet", action="store_true", help="show only what is no pass, and the verdict")
-    detail.add_argument("-v", "--verbose", action="store_true", help="show all findings of a kind, and all tables")
-    how.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
-    how.add_argument(
-        "--deadline",
-        type=_seconds,
-        metavar="S",
-        help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
-    )
-    how.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
 
 
 def _add_settings(command: argparse._ActionsContainer) -> None:

@@ -15,7 +15,6 @@ from preflight.cli.running import settings
 from preflight.planning import registry
 from preflight.testing import judge
 from tests import running
-from tests.faults.row import briefly_alone
 
 STEPS = 12
 
@@ -182,7 +181,7 @@ def test_a_rank_that_stands_still_now_and_then_is_named_with_phase_and_how_often
 
 
 def test_how_often_is_told_where_it_is_regular() -> None:
-    how: dict[str, Any] = {"every": 4, "first": 3}
+    how: Any = {"every": 4, "first": 3}
     (found,) = judge(check, facts(waiting(**how), paused(**how), rounds=3))
     assert "every 4 steps (9 of 36)" in found["message"]
 
@@ -510,8 +509,7 @@ def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybo
 
 
 def _run(folder: Path, world: int, *words: str) -> running.Finished:
-    ranks = [briefly_alone(env) for env in running.plain_ranks(world)]
-    return running.run_ranks(folder, ranks, "--only", "train.speed", *words, deadline_s=90)
+    return running.run_ranks(folder, running.plain_ranks(world), "--only", "train.speed", *words, deadline_s=90)
 
 
 def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
