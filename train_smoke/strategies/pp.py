@@ -55,10 +55,10 @@ class Attending(nn.Module):
 
     def __init__(self, block: Block) -> None:
         super().__init__()
-        self.norm, self.attention = block.attention_norm, block.attention
+        self.attention_norm, self.attention = block.attention_norm, block.attention
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = x + self.attention(self.norm(x))
+        made: Tensor = x + self.attention(self.attention_norm(x))
         return made
 
 
@@ -69,11 +69,11 @@ class Widening(nn.Module):
 
     def __init__(self, block: Block) -> None:
         super().__init__()
-        self.norm, self.up, self.down = block.mlp_norm, block.up, block.down
+        self.mlp_norm, self.up, self.down = block.mlp_norm, block.up, block.down
         self.register_buffer("gain", block.gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = functional.gelu(self.up(self.norm(x)))
+        wide = functional.gelu(self.up(self.mlp_norm(x)))
         made: Tensor = x + self.gain.to(x.dtype) * self.down(wide)
         return made
 
