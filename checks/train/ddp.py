@@ -7,7 +7,8 @@ The first value that differs tells what went wrong: the initial weights, a rank'
 exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
 At level standard it runs plain; at full also with accumulation under no_sync(), an uneven last batch (Join),
-gradient_as_bucket_view, clipping and bfloat16 autocast. docs/parity.md has the tolerances.
+gradient_as_bucket_view with a static graph (from weights that DDP must replace by the lowest rank's), clipping and
+bfloat16 autocast. docs/parity.md has the tolerances, and what each variant finds.
 """
 
 from functools import partial

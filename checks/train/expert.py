@@ -1,6 +1,6 @@
 """Expert parallel: a small mixture of experts, distributed over the ranks, trains like in one process.
 
-Each rank holds some of 8 experts (with many ranks, each group of neighbors holds all). Tokens go to their expert's rank
+Each rank holds some of 8 experts (from 4 ranks on, each group of neighbors holds all). Tokens go to their expert's rank
 and back by all-to-all, with uneven numbers of rows, as do their gradients in backward. Everything else is under DDP.
 Losses, gradients, weights and optimizer state are compared with training in one process as in train.ddp: an expert's
 gradient multiplied by the number of ranks, or a router without a gradient, shows even if the first loss is right.

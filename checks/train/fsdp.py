@@ -6,8 +6,9 @@ state are compared, both whole and by each rank's own piece.
 The first value that differs tells what went wrong: the initial weights, a rank's data, its own loss or gradient, the
 exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
-It runs with all four sharding strategies, prefetch, offload, clipping and mixed precision, and wraps by size, by
-transformer block and by a custom function. docs/parity.md has the tolerances.
+It runs with all four sharding strategies, accumulation with and without no_sync(), prefetch, offload, clipping and
+mixed precision, and wraps by size, by transformer block and by a custom function. docs/parity.md has the tolerances,
+and what each variant finds.
 """
 
 from functools import partial

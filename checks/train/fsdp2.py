@@ -7,7 +7,8 @@ The first value that differs tells what went wrong: the initial weights, a rank'
 exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
 At level standard it runs plain; at full also with reshard_after_forward off and an integer, mixed precision, offload,
-clipping over DTensors, activation checkpointing and AdamW. docs/parity.md has the tolerances.
+clipping over DTensors, activation checkpointing, AdamW, and accumulation before or after gradients are reduced.
+docs/parity.md has the tolerances, and what each variant finds.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Pipeline parallel: a few training steps give the same result as in one process.
 
-Two ranks, as far apart as the world allows, share the four layers of a small transformer, under each schedule of
-torch.distributed.pipelining, and see the whole batch in microbatches. First the structure is compared with the plain
+Two or three ranks, as far apart as the world allows, share the six layers of a small transformer, under each schedule
+of torch.distributed.pipelining, and see the whole batch in microbatches. First the structure is compared with the plain
 model, exactly: each parameter is on one stage. Then the first step's gradients, parameter by parameter: a ratio that
 equals the number of microbatches or accumulation steps is named. Then losses, norms, weights and optimizer state.
 

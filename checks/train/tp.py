@@ -5,8 +5,9 @@ and all see the whole batch. First the structure is compared with the plain mode
 one, none is lost, frozen, cast or duplicated. Then the first step's gradients, parameter by parameter: a ratio that
 equals the number of ranks is named. Then losses, norms, weights and optimizer state, and the bits of replicas.
 
-The model is split by column and row, with SequenceParallel and loss_parallel, and with an embedding that is tied to the
-output layer, with clipping. docs/parity.md has the tolerances, and what this cannot show.
+The model is split by column and row, with SequenceParallel and loss_parallel in bfloat16, and with an embedding that is
+tied to the output layer, with clipping. Each rank holds its own part of each layer's product against the training
+alone, before ranks exchange it. docs/parity.md has the tolerances, and what this cannot show.
 """
 
 from functools import partial

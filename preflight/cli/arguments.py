@@ -28,9 +28,9 @@ STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = """examples:
-  torchrun [...] -m preflight                          in a job's launcher, on all nodes
-  torchrun [...] -m preflight --all --report DIR       everything, with a page for a browser in DIR
-  preflight --level quick --only env,gpu               on one node, in seconds, without torch
+  torchrun [...] -m preflight                          (in a job's launcher, on all nodes)
+  torchrun [...] -m preflight --all --report DIR       (everything, with a page for a browser in DIR)
+  preflight --level quick --only env,gpu               (on one node, in seconds, without torch)
 """
 
 

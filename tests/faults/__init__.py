@@ -44,6 +44,7 @@ from tests.faults import (
     train_model,
     train_parallel,
     train_speed,
+    train_variants,
 )
 from tests.faults.gpu_row import GpuFault
 from tests.faults.not_here import NOT_HERE
@@ -52,7 +53,7 @@ from tests.faults.row import Fault
 FAMILIES = (
     engine, comm_hang, env, node, node_storage, gpu_compute, net_interfaces, net, rendezvous_command, net_mesh,
     net_rdma, net_interface_errors, comm_init, comm, comm_links, train_alone, train, train_parallel, train_compile,
-    train_expert, train_model,
+    train_expert, train_variants, train_model,
     train_speed, train_checkpoint, data_sampler, data_seeds, data_resume, explain, checkpoint_command,
 )  # fmt: skip
 GPU = (gpu_inventory, gpu_health, gpu_pcie, gpu_nvlink, gpu_topology, gpu_released)

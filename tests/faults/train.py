@@ -65,7 +65,7 @@ def _scattered(strategy: str, title: str) -> Fault:
 
 ALL: tuple[Fault, ...] = (
     *_each("not_exchanged", "no gradients are exchanged.", "not_exchanged", "not_scattered", "not_exchanged",
-           culprit={"step": 0}, says="norm of its own gradient"),
+           culprit={"step": 0}, says="norm of its own gradient", of_ddp={"noticed_by": ""}),
     *_each("summed", "gradients are summed, not averaged.", "summed", "scattered_sum,experts_summed", "not_averaged",
            culprit={"step": 0}, says="2 times as much", of_compile={}, of_expert={}),
     *_each("scaled", "one rank's gradient is 0.1% too large in the mean.", "scaled@1", "scatters_scaled@1",
@@ -73,7 +73,8 @@ ALL: tuple[Fault, ...] = (
            says="rank 1's own gradient went into the mean 1.001 times, expected 1", of_compile={},
            of_ddp={"more": True}),
     *_each("parameter_left_out", "one parameter's gradient is not exchanged.", "forgets_head", "head_not_scattered",
-           "wrong_exchange", culprit={"parameter": "head.weight"}, says="only head.weight's", of_fsdp=None),
+           "wrong_exchange", culprit={"parameter": "head.weight"}, says="only head.weight's", of_fsdp=None,
+           of_ddp={"noticed_by": ""}),
     *_each("other_start", "a rank starts from other weights.", "starts_off@1", "starts_off@1", "wrong_start",
            culprit={"rank": 1, "step": 0, "parameter": "head.weight"}, world=3, of_ddp={"noticed_by": "0,2"},
            of_fsdp2={"noticed_by": "0,2", "says": "in rank 1's piece"},

@@ -26,7 +26,9 @@ class _AtWork:
 
 def _beside(deed: str) -> Callable[[int], None]:
     """From the modules beside this one."""
-    modules: list[Any] = [importlib.import_module(f"{name}_deeds") for name in ("parallel", "checkpoint", "speed")]
+    modules: list[Any] = [
+        importlib.import_module(f"{name}_deeds") for name in ("parallel", "variant", "checkpoint", "speed")
+    ]
     found: Callable[[int], None] = next(module.DEEDS[deed] for module in modules if deed in module.DEEDS)
     return found
 
@@ -289,16 +291,17 @@ def _not_scattered() -> None:
 
 
 def _head_not_scattered() -> None:
-    """FSDP2 leaves one parameter out of the exchange: the last one of the root's."""
+    """FSDP2 leaves one parameter out of the exchange: the last matrix of the root's."""
     from torch import distributed as dist
 
     from preflight.train_smoke.trainer import model
 
     def change(output: Any, input_: Any, do: Callable[[], Any]) -> Any:
         done = do()
-        head = model.VOCABULARY * model.WIDTH // _world()
-        if output.numel() == 2 * head + (model.LENGTH + 1) * model.WIDTH // _world():
-            output[-head:] = input_.view(_world(), -1)[dist.get_rank()][-head:]
+        rows, *others = (-(-size // _world()) for size in (model.VOCABULARY, model.LENGTH, model.WIDTH))
+        head = slice(-rows * (model.WIDTH + 1), -rows)  # the bias comes last
+        if output.numel() == rows * (2 * model.WIDTH + 1) + others[0] * model.WIDTH + 2 * others[1]:
+            output[head] = input_.view(_world(), -1)[dist.get_rank()][head]
         return done
 
     _in_reduce_scatter(change)

@@ -96,3 +96,14 @@ def test_what_is_no_tensor_stays_as_it_is() -> None:
         return tensor * 2
 
     assert batch.each(double, {"x": (torch.ones(1), 3, None)})["x"][1:] == (3, None)
+
+
+@pytest.mark.parametrize("ranks", range(2, 100))
+def test_two_pieces_of_a_pipelines_rows_have_micro_batches_for_its_stages(ranks: int) -> None:
+    """Halves of 5 or of 31 rows have none: 1F1B on 5 and on 31 ranks refused them."""
+    from preflight.train_smoke.strategies import pp
+
+    cut = task.built_in(0, ranks, CPU).of_share(0, 1).cut
+    stages = pp.ranks_of(ranks, ring=False)
+    assert len(cut.pieces) == 2 and sum(len(piece.data) for piece in cut.pieces) == len(cut.own.data)
+    assert all(pp.micro_batches_of(len(piece.data)) >= stages for piece in cut.pieces)

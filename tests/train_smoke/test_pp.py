@@ -22,6 +22,26 @@ def test_schedules_in_a_v_need_torch_2_10(version: str, fits: bool, monkeypatch:
     assert {name: why for name, why in told.items() if why} == ({} if fits else needs)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "ring", "wanted"),
+    [
+        (1, False, 1), (2, False, 2), (2, True, 2), (3, False, 3), (3, True, 3), (4, False, 2), (4, True, 3),
+        (5, True, 2), (6, False, 3), (7, True, 2), (8, False, 2), (8, True, 3), (1000, False, 2), (1024, True, 2),
+    ],
+)  # fmt: skip
+def test_a_pipeline_has_three_ranks_where_none_is_left_over_or_its_stages_form_a_ring(
+    ranks: int, ring: bool, wanted: int
+) -> None:
+    """Of 5, 7 and 1,024 ranks there are 2 micro-batches: 10, 14 and 62 rows."""
+    assert pp.ranks_of(ranks, ring=ring) == wanted
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 6])
+def test_each_layer_is_dealt_once_in_order(stages: int) -> None:
+    parts = pp.dealt(stages)
+    assert [layer for part in parts for layer in part] == [*range(pp.LAYERS)] and all(parts)
+
+
 def test_links_are_opened_by_numbers_of_one_type_and_to_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.9 sends an int64 where it receives a float32; torch 2.10 sends to its own rank, here 1."""
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)

@@ -16,10 +16,10 @@ from tests.train_smoke.ranks import ALL, BEYOND, TOGETHER, ratios, trained
 
 TIMES = 10
 """The spread. More than 200 comparisons over seeds came to 3 times at most (docs/parity.md)."""
-PARAMETERS = 4 * 108_864
+PARAMETERS = 4 * 108_853
 """Bytes of the transformer's weights."""
 SOAK = {2: range(1, 4), 3: range(4, 6), 4: range(6, 8), 6: range(8, 9), 1: range(9, 10)}
-"""Seeds by world, each under the 26 variants of data parallel, each by itself and of each strategy together, and the 15
+"""Seeds by world, each under the 31 variants of data parallel, each by itself and of each strategy together, and the 17
 beyond: more than 400 comparisons."""
 
 
@@ -37,10 +37,12 @@ def is_sound(line: dict[str, Any]) -> None:
     steps = STEPS if line["first"] else FURTHER_STEPS
     early = compared["recipe"].startswith("uneven") and len(compared["curve"]["losses"]) < steps
     for quantity, values in compared["curve"].items():
-        in_pieces = quantity == "own_norms" and line["variant"] == "ddp/no_sync"
+        in_pieces = quantity == "own_norms" and line["variant"].endswith(("/no_sync", "/accumulate"))
         assert len(values) == (0 if in_pieces else steps - early), (line["variant"], quantity)
 
 
+BFLOAT16 = 0.05
+"""How far a parameter's gradient may be off in bfloat16."""
 CLIPS_PARTIAL = TorchVersion(torch.__version__) >= "2.13"
 """torch 2.9's clip_grad_norm_ leaves the partial gradients of SequenceParallel unclipped, without a word: train.tp is
 wrong there, and says so. Of the versions between nothing is known."""
@@ -52,7 +54,7 @@ def is_sound_beyond(line: dict[str, Any], world: int) -> None:
     if compared["clipped"] and not CLIPS_PARTIAL:
         return
     if compared["unfit"]:
-        assert world % 2 and "needs an even number of ranks" in compared["unfit"], compared["unfit"]
+        assert world == 1 and "needs two ranks" in compared["unfit"], compared["unfit"]
         return
     seen = ratios(line)
     assert seen["start whole"] == 0.0 and max(seen.values()) < TIMES, (line["variant"], seen)
@@ -60,9 +62,11 @@ def is_sound_beyond(line: dict[str, Any], world: int) -> None:
     assert compared["replicas"] == {"differing": [], "count": 0}, line["variant"]
     assert all(made["made"] >= made["least"] for made in compared["made"]), (line["variant"], compared["made"])
     worst = compared["apart"]["gradients"]["worst"][0]
-    assert worst["ratio"] == pytest.approx(1, abs=1e-5) and worst["error"] < 2e-5, (line["variant"], worst)
+    limit = BFLOAT16 if any(word in compared["recipe"] for word in ("autocast", "mixed")) else 2e-5
+    assert worst["ratio"] == pytest.approx(1, abs=limit) and worst["error"] < limit, (line["variant"], worst)
     norms = line["expected"]["curve"]["norms"] if compared["clipped"] else []
-    assert compared["clipped"] == pytest.approx(norms, rel=1e-5), line["variant"]
+    assert compared["clipped"] == pytest.approx(norms, rel=limit), line["variant"]
+    assert compared["product"] is None, (line["variant"], compared["product"])
 
 
 @functools.cache
@@ -108,7 +112,7 @@ def test_sound_ranks_train_as_one_process_does(world: int, variants: tuple[str, 
 @pytest.mark.parametrize(
     ("world", "variants"),
     [
-        (2, ("tp/matrices", "tp/tied", "hybrid/ddp_tp", "expert/all_to_all")),
+        (2, ("tp/matrices", "tp/sequence", "tp/tied", "hybrid/ddp_tp", "expert/all_to_all")),
         *(pytest.param(world, BEYOND, marks=pytest.mark.more) for world in (1, 3, 4, 6)),
     ],
     ids=["2", "1", "3", "4", "6"],

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import optimizer
 
 from preflight.train_smoke.trainer.dtensors import whole
-from preflight.train_smoke.trainer.task import Rates, Recipe
+from preflight.train_smoke.trainer.task import Groups, Rates, Recipe
 
 
 class Mixed(nn.Module):
@@ -37,5 +37,5 @@ def mixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mixed]:
 
 @pytest.mark.parametrize("adamw", [False, True])
 def test_a_step(mixed: Mixed, adamw: bool) -> None:
-    Recipe(adamw=adamw).optimizer(list(mixed.parameters()), Rates()).step()
+    Recipe(adamw=adamw).optimizer(Groups(list(mixed.parameters()), []), Rates()).step()
     assert whole(mixed.matrix).max() < 1 and mixed.vector.max() < 1

@@ -56,6 +56,23 @@ def test_shards_divide_the_ranks(ranks: int, shards: int) -> None:
     assert wrapped.shards(ranks) == shards
 
 
+def test_biases_and_norms_do_not_decay() -> None:
+    plain = model.new(CPU)
+    decaying, kept = Wrapped(plain, plain).groups()
+    names = {id(parameter): name for name, parameter in plain.named_parameters()}
+    assert {names[id(parameter)].rpartition(".")[2] for parameter in decaying} == {"weight"}
+    assert all("norm" in names[id(parameter)] or names[id(parameter)].endswith("bias") for parameter in kept)
+    assert len(decaying) == 15 and len(decaying) + len(kept) == len(names)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5), (6, 3), (8, 4), (9, 3), (11, 1),
+                                             (12, 6), (16, 8), (1024, 8)])  # fmt: skip
+def test_experts_have_replicas_from_four_ranks_on(ranks: int, size: int) -> None:
+    from preflight.train_smoke.strategies import expert
+
+    assert expert.group_size(ranks) == size
+
+
 def test_a_plain_name_has_nothing_of_the_wrappers() -> None:
     name = "_fsdp_wrapped_module.blocks.0._checkpoint_wrapped_module.up.weight"
     assert wrapped.plain_name(name) == "blocks.0.up.weight"

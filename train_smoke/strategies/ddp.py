@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from preflight.train_smoke.trainer.collectives import Need
+from preflight.train_smoke.trainer.model import Transformer
 from preflight.train_smoke.trainer.names import PLAIN
 from preflight.train_smoke.trainer.task import Recipe
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped
@@ -46,7 +48,17 @@ def _plain(plain: nn.Module, setting: StrategySetting) -> Wrapped:
 
 
 def _bucket_view(plain: nn.Module, setting: StrategySetting) -> Wrapped:
-    return UnderDdp(plain, setting, gradient_as_bucket_view=True)
+    if isinstance(plain, Transformer) and setting.group.rank():
+        _spoil(plain)
+    return UnderDdp(plain, setting, gradient_as_bucket_view=True, static_graph=True)
+
+
+@torch.no_grad()
+def _spoil(plain: nn.Module) -> None:
+    """Other weights and buffers than the lowest rank's, whose DDP sends to all: jobs that draw weights without a common
+    seed, or load them on one rank, rely on it."""
+    for tensor in (*plain.parameters(), *plain.buffers()):
+        tensor.add_(1)
 
 
 VARIANTS: Mapping[str, Variant] = {

@@ -14,12 +14,16 @@ from torch.nn.parallel import DistributedDataParallel
 from preflight.train_smoke.strategies.ddp import BUCKET_MB
 from preflight.train_smoke.trainer import mesh
 from preflight.train_smoke.trainer.experts import EXPERTS, Experts
+from preflight.train_smoke.trainer.names import FEW_STEPS
+from preflight.train_smoke.trainer.task import IN_BFLOAT16
 from preflight.train_smoke.trainer.wrapped import Piece, ShardRange, StrategySetting, Values, Variant, Wrapped
 
 
 def group_size(ranks: int) -> int:
-    """How many neighbors share the experts: the largest divisor of the world size that is at most EXPERTS."""
-    return max(size for size in range(1, EXPERTS + 1) if ranks % size == 0)
+    """How many neighbors share the experts: the largest divisor of the world size that is at most EXPERTS. From 4 ranks
+    on all of them only if there is no smaller one: else each expert has a replica."""
+    sizes = [size for size in range(1, EXPERTS + 1) if ranks % size == 0]
+    return sizes[-2] if sizes[-1] == ranks >= 4 and len(sizes) > 2 else sizes[-1]
 
 
 class TokenExchange:
@@ -125,5 +129,8 @@ def _unfit(_setting: StrategySetting) -> str:
 
 VARIANTS: Mapping[str, Variant] = {
     "all_to_all": Variant(UnderExpertParallel, unfit=_unfit, sparse=True, waits_within=True),
+    "autocast": Variant(
+        UnderExpertParallel, IN_BFLOAT16, unfit=_unfit, sparse=True, waits_within=True, steps=FEW_STEPS
+    ),
 }
 """By the names of trainer/names.py."""

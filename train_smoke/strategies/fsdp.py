@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,8 +32,14 @@ class UnderFsdp(Sharded):
 
     module: FullyShardedDataParallel
 
+    reduces_each = False
+    """Whether each micro-batch is reduced, and only added to the rank's own piece."""
+
     def clip(self, norm: float) -> torch.Tensor:
         return self.module.clip_grad_norm_(norm)
+
+    def piece(self, *, last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if last or self.reduces_each else self.module.no_sync()
 
 
 def _wrapped(
@@ -41,6 +48,7 @@ def _wrapped(
     *,
     policy: Callable[[nn.Module], Policy] | None = None,
     strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD,
+    reduces_each: bool = False,
     **options: Any,
 ) -> Wrapped:
     """`policy` makes a wrapping policy for this model; by default each block is a unit, and the whole model."""
@@ -61,7 +69,7 @@ def _wrapped(
     cut = strategy is not ShardingStrategy.NO_SHARD and group.size() > 1
     wrapped = UnderFsdp(module, plain, setting, shapes, group if cut else None)
     wrapped.units = [unit for unit in FullyShardedDataParallel.fsdp_modules(module) if unit is not module]
-    wrapped.sizes = {"ranks": setting.ranks}
+    wrapped.reduces_each, wrapped.sizes = reduces_each, {"ranks": setting.ranks}
     each = "one at least, for the units"
     wrapped.needs = [Need(REDUCTION, group, "shards" if groups else "ranks", 1, each)] if group.size() > 1 else []
     if groups and groups[1].size() > 1:
@@ -126,9 +134,13 @@ def _needs_pinned_memory(setting: StrategySetting) -> str:
 
 
 def _variant(
-    recipe: Recipe | None = None, unfit: Callable[[StrategySetting], str] | None = None, **options: Any
+    recipe: Recipe | None = None,
+    unfit: Callable[[StrategySetting], str] | None = None,
+    *,
+    in_pieces: bool = False,
+    **options: Any,
 ) -> Variant:
-    return Variant(functools.partial(_wrapped, **options), recipe or Recipe(), unfit=unfit)
+    return Variant(functools.partial(_wrapped, **options), recipe or Recipe(), unfit=unfit, in_pieces=in_pieces)
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -136,7 +148,8 @@ VARIANTS: Mapping[str, Variant] = {
     "shard_grad_op": _variant(strategy=ShardingStrategy.SHARD_GRAD_OP),
     "no_shard": _variant(strategy=ShardingStrategy.NO_SHARD),
     "hybrid_shard": _variant(strategy=ShardingStrategy.HYBRID_SHARD),
-    "backward_pre": _variant(backward_prefetch=BackwardPrefetch.BACKWARD_PRE),
+    "no_sync": _variant(in_pieces=True),
+    "accumulate": _variant(in_pieces=True, reduces_each=True),
     "backward_post": _variant(backward_prefetch=BackwardPrefetch.BACKWARD_POST),
     "forward_prefetch": _variant(forward_prefetch=True),
     "offload": _variant(unfit=_needs_pinned_memory, cpu_offload=CPUOffload(offload_params=True)),

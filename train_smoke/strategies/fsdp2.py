@@ -19,7 +19,7 @@ from preflight.train_smoke.trainer.task import Recipe
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped, blocks, shapes_of, shards
 
 
-def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = False, **options: Any) -> Wrapped:
+def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = False, **options: Any) -> Sharded:
     """Shards each block, then the whole model: what is in no block belongs to the root."""
     shapes = shapes_of(plain)
     units = blocks(plain)
@@ -66,7 +66,21 @@ def _mixed(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting, mp_policy=policy)
 
 
-def _offload(plain: nn.Module, setting: StrategySetting) -> Wrapped:
+def _no_sync(plain: nn.Module, setting: StrategySetting) -> Wrapped:
+    wrapped = _sharded(plain, setting)
+    module: Any = plain
+    wrapped.before_piece = module.set_requires_gradient_sync
+    return wrapped
+
+
+def _accumulate(plain: nn.Module, setting: StrategySetting) -> Wrapped:
+    wrapped = _offload(plain, setting)
+    module: Any = plain
+    wrapped.before_piece = module.set_is_last_backward
+    return wrapped
+
+
+def _offload(plain: nn.Module, setting: StrategySetting) -> Sharded:
     return _sharded(plain, setting, offload_policy=CPUOffloadPolicy(pin_memory=setting.device.type != "cpu"))
 
 
@@ -83,5 +97,7 @@ VARIANTS: Mapping[str, Variant] = {
     "clip": Variant(_plain, Recipe("clip", clip=0.5)),
     "checkpoint": Variant(_checkpoint),
     "adamw": Variant(_plain, Recipe("adamw", adamw=True)),
+    "no_sync": Variant(_no_sync, in_pieces=True),
+    "accumulate": Variant(_accumulate, in_pieces=True),
 }
 """By the names of trainer/names.py."""

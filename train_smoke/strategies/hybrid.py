@@ -1,10 +1,12 @@
 """Two ways at once: replicas of shards (HSDP), and tensor parallel under FSDP2 or DDP."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +21,7 @@ from preflight.train_smoke.trainer.sharded import Sharded
 from preflight.train_smoke.trainer.task import Recipe
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped, blocks, shapes_of, shards
 
+MIXED = Recipe("clip, mixed", clip=0.5, mixed=True)
 DATA, RANKS = "data-parallel ranks", "ranks"
 
 
@@ -33,6 +36,8 @@ def _hsdp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     for unit in (*units, plain):
         fully_shard(unit, mesh=ranks)
     wrapped = Sharded(plain, plain, setting, shapes, ranks.get_group("shard"))
+    module: Any = plain
+    wrapped.before_piece = module.set_requires_all_reduce
     wrapped.units = units
     wrapped.mesh = (("replicate", setting.ranks // size), ("shard", size))
     wrapped.sizes = {"replicas": setting.ranks // size, "shards": size, RANKS: setting.ranks}
@@ -49,20 +54,21 @@ def _fsdp2_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     ranks = mesh.grid(setting, mesh.grid_ranks(setting), ("dp", "tp"))
     parallelize_module(plain, ranks["tp"], tp.plan(sequence=True, cut_loss=False))
     units = (*blocks(plain), plain)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for unit in units:
-        fully_shard(unit, mesh=ranks["dp"])
+        fully_shard(unit, mesh=ranks["dp"], mp_policy=policy)
     each = f"one for each of the {len(units)} modules that fully_shard was called on"
     return _of_grid(OfDTensors(plain, plain, setting), ranks, ("reduce-scatter",), len(units), each)
 
 
 def _ddp_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
-    ranks = mesh.grid(setting, mesh.grid_ranks(setting), ("dp", "tp"))
+    ranks, shapes = mesh.grid(setting, mesh.grid_ranks(setting), ("dp", "tp")), shapes_of(plain)
     parallelize_module(plain, ranks["tp"], tp.plan(sequence=True, cut_loss=False))
     layouts = {
         name: parameter.placements for name, parameter in plain.named_parameters() if isinstance(parameter, DTensor)
     }
     module = DistributedDataParallel(plain, device_mesh=ranks["dp"], bucket_cap_mb=BUCKET_MB)
-    wrapped = OfLocalised(module, plain, setting, ranks["tp"], layouts)
+    wrapped = OfLocalised(module, plain, setting, ranks["tp"], layouts, shapes)
     return _of_grid(wrapped, ranks, ("all-reduce",), 1, "one at least, for DDP's buckets")
 
 
@@ -83,9 +89,10 @@ def _share(setting: StrategySetting) -> tuple[int, int]:
     return setting.group.rank() // size, setting.ranks // size
 
 
+CUT: Any = {"share": _share, "steps": FEW_STEPS, "cuts_layers": True, "waits_within": True}
 VARIANTS: Mapping[str, Variant] = {
-    "hsdp": Variant(_hsdp),
-    "fsdp2_tp": Variant(_fsdp2_tp, Recipe("clip", clip=0.5), share=_share, steps=FEW_STEPS, waits_within=True),
-    "ddp_tp": Variant(_ddp_tp, share=_share, steps=FEW_STEPS, waits_within=True),
+    "hsdp": Variant(_hsdp, in_pieces=True),
+    "fsdp2_tp": Variant(_fsdp2_tp, MIXED, **CUT),
+    "ddp_tp": Variant(_ddp_tp, Recipe("adamw", adamw=True), **CUT),
 }
 """By the names of trainer/names.py."""

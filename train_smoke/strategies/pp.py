@@ -1,7 +1,7 @@
 """Pipeline parallel: the schedules of torch.distributed.pipelining on the small transformer.
 
-Its four layers (embeddings, two blocks, output) are distributed over neighbors, which all see the whole batch, in
-micro-batches.
+Its six layers (embeddings, two halves of each block, output) are distributed over ranks, which all see the whole batch,
+in micro-batches.
 """
 
 import functools
@@ -18,15 +18,15 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from preflight.train_smoke.trainer import mesh
 from preflight.train_smoke.trainer.collectives import Need
-from preflight.train_smoke.trainer.model import Transformer
+from preflight.train_smoke.trainer.model import Block, Transformer
 from preflight.train_smoke.trainer.names import FEW_STEPS, NEEDS_NUMPY
 from preflight.train_smoke.trainer.sharded import Sharded
-from preflight.train_smoke.trainer.task import Recipe, TrainingTask
+from preflight.train_smoke.trainer.task import DISTINCT, ROWS, Recipe, TrainingTask
 from preflight.train_smoke.trainer.wrapped import Doing, StrategySetting, Variant, Wrapped, all_rows, shapes_of
 
-RANKS = 2
-"""Ranks of a pipeline: with two stages each, the schedules have stages in the middle, too."""
-LAYERS = 4
+RANKS, RING = 2, 3
+"""Ranks of a pipeline. Only of three ranks does it show which neighbor is the next and which the previous one."""
+LAYERS = 6
 MICRO_BATCHES = 4
 """The most micro-batches; their number must divide the rows. No schedule takes fewer than it has stages."""
 V_SHAPED_SINCE = "2.10"
@@ -50,6 +50,34 @@ class FirstLayer(nn.Module):
         return made
 
 
+class Attending(nn.Module):
+    """The first half of a block."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = block.attention_norm, block.attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = x + self.attention(self.attention_norm(x))
+        return made
+
+
+class Widening(nn.Module):
+    """The second half."""
+
+    gain: Tensor
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.mlp_norm, self.up, self.down = block.mlp_norm, block.up, block.down
+        self.register_buffer("gain", block.gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = functional.gelu(self.up(self.mlp_norm(x)))
+        made: Tensor = x + self.gain.to(x.dtype) * self.down(wide)
+        return made
+
+
 class LastLayer(nn.Module):
     """Maps the blocks' output to logits."""
 
@@ -63,7 +91,11 @@ class LastLayer(nn.Module):
 
 
 def layers(plain: Transformer) -> list[nn.Module]:
-    return [FirstLayer(plain), *plain.blocks, LastLayer(plain)]
+    halves: list[nn.Module] = []
+    for block in plain.blocks:
+        assert isinstance(block, Block)
+        halves += [Attending(block), Widening(block)]
+    return [FirstLayer(plain), *halves, LastLayer(plain)]
 
 
 class Staged(Sharded):
@@ -94,10 +126,11 @@ class Staged(Sharded):
         clip_grads_with_norm_(parameters, norm, total.sqrt())
         return total.sqrt()
 
-    def pass_(self, task: TrainingTask, _recipe: Recipe, data: Any, weight: float, doing: Doing) -> float:
+    def pass_(self, task: TrainingTask, recipe: Recipe, data: Any, weight: float, doing: Doing) -> float:
         doing("pipeline")
         self._passes += 1
-        mean = torch.tensor(self._schedule.step(data, weight), device=task.device)
+        with recipe.forward(task.device):
+            mean = torch.tensor(self._schedule.step(data, weight), device=task.device)
         if self._group is not None:  # the last layers' rank knows it
             torch.distributed.all_reduce(mean, group=self._group)
         return mean.item()
@@ -158,9 +191,11 @@ def _wrapped(
     assert isinstance(plain, Transformer)
     kind = getattr(schedules, schedule)
     several = issubclass(kind, PipelineScheduleMulti)
-    ranks = mesh.across(setting, min(setting.ranks, RANKS))
+    ranks = mesh.across(setting, ranks_of(setting.ranks, ring=several and not v_shaped))
+    if len(ranks) == 1:  # left over: torch's schedules of several stages need another rank
+        kind, several, v_shaped = schedules.ScheduleGPipe, False, False
     group = mesh.part(setting, ranks)
-    stages = LAYERS if several else len(ranks)
+    stages = 2 * len(ranks) if several else len(ranks)
     place = group.rank()
     mine = [place, stages - 1 - place] if v_shaped else [*range(place, stages, len(ranks))]
     all_layers = layers(plain)
@@ -175,6 +210,13 @@ def _wrapped(
     wrapped.mesh = (("replicas", setting.ranks // len(ranks)), ("pp", len(ranks)))
     wrapped.links = sum(0 <= other < stages and other not in mine for stage in mine for other in (stage - 1, stage + 1))
     return wrapped
+
+
+def ranks_of(ranks: int, *, ring: bool) -> int:
+    """How many ranks a pipeline has, in a world of so many: three for a ring, or if that leaves none over; two if there
+    are no micro-batches for three."""
+    has_three = ranks >= RING and micro_batches_of(ROWS * min(ranks, DISTINCT)) >= RING
+    return RING if has_three and (ring or ranks % RING == 0) else min(ranks, RANKS)
 
 
 def as_gloo_opens(stage: Any) -> Any:
@@ -207,7 +249,7 @@ def _unfit(setting: StrategySetting, *, schedule: str, v_shaped: bool) -> str:
         return f"{schedule} needs torch {V_SHAPED_SINCE}, this is {torch.__version__}"
     kind = getattr(schedules, schedule)
     several = issubclass(kind, PipelineScheduleMulti)
-    return f"{schedule} needs an even number of ranks" if several and setting.ranks % 2 else ""
+    return f"{schedule} needs two ranks" if several and setting.ranks == 1 else ""
 
 
 def _variant(
@@ -222,10 +264,10 @@ def _variant(
 
 VARIANTS: Mapping[str, Variant] = {
     "gpipe": _variant("ScheduleGPipe"),
-    "1f1b": _variant("Schedule1F1B"),
+    "1f1b": _variant("Schedule1F1B", Recipe("autocast", autocast=True)),
     "accumulate": _variant("Schedule1F1B", in_pieces=True, sums=True),
     "clip": _variant("Schedule1F1B", Recipe("clip", clip=0.5)),
-    "interleaved_1f1b": _variant("ScheduleInterleaved1F1B"),
+    "interleaved_1f1b": _variant("ScheduleInterleaved1F1B", Recipe("adamw", adamw=True)),
     "looped_bfs": _variant("ScheduleLoopedBFS", sums=True),
     "zero_bubble": _variant("ScheduleInterleavedZeroBubble"),
     "zbv": _variant("ScheduleZBVZeroBubble", v_shaped=True),

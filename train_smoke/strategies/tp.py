@@ -26,7 +26,7 @@ from preflight.train_smoke.trainer.collectives import REDUCTION, Need
 from preflight.train_smoke.trainer.dtensors import OfDTensors
 from preflight.train_smoke.trainer.names import FEW_STEPS
 from preflight.train_smoke.trainer.structure import tie, tied
-from preflight.train_smoke.trainer.task import Recipe
+from preflight.train_smoke.trainer.task import IN_BFLOAT16, Recipe
 from preflight.train_smoke.trainer.wrapped import StrategySetting, Variant, Wrapped, all_rows
 
 Plan = dict[str, ParallelStyle]
@@ -96,12 +96,14 @@ def needs(near: DeviceMesh) -> list[Need]:
 
 
 def _variant(wrap: Callable[..., Wrapped], recipe: Recipe | None = None, *, tied: bool = False) -> Variant:
-    return Variant(wrap, recipe or Recipe(), share=all_rows, tied=tied, steps=FEW_STEPS, waits_within=True)
+    return Variant(
+        wrap, recipe or Recipe(), share=all_rows, tied=tied, steps=FEW_STEPS, cuts_layers=True, waits_within=True
+    )
 
 
 VARIANTS: Mapping[str, Variant] = {
     "matrices": _variant(functools.partial(_wrapped, sequence=False)),
-    "sequence": _variant(functools.partial(_wrapped, cut_loss=True)),
+    "sequence": _variant(functools.partial(_wrapped, cut_loss=True), IN_BFLOAT16),
     "tied": _variant(_wrapped, Recipe("clip", clip=0.5), tied=True),
 }
 """By the names of trainer/names.py."""

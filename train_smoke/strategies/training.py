@@ -9,12 +9,13 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from preflight.train_smoke.trainer import mesh, reference, replicas
+from preflight.train_smoke.trainer import compare, mesh, reference, replicas
 from preflight.train_smoke.trainer.collectives import Made
 from preflight.train_smoke.trainer.compare import Apart, Curve, Number, Spread
 from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Signs, Unwatched
+from preflight.train_smoke.trainer.layer_products import LayersCut, OwnProduct
 from preflight.train_smoke.trainer.memory import Memory, PeakWatch
-from preflight.train_smoke.trainer.names import FURTHER_STEPS, PLAIN
+from preflight.train_smoke.trainer.names import FURTHER_STEPS, MICRO_BATCHES, PLAIN
 from preflight.train_smoke.trainer.replicas import Replicas
 from preflight.train_smoke.trainer.structure import Changed, Structure
 from preflight.train_smoke.trainer.task import TrainingTask, deterministic_arithmetic
@@ -49,6 +50,8 @@ class Compared(TypedDict):
     """The collectives that the strategy needs in a step, and how many of them this rank made."""
     replicas: Replicas | None
     """Replicas whose bits differ after the last step."""
+    product: OwnProduct | None
+    """The first of this rank's own parts of layers' products that is wrong; None too where ranks have no parts."""
 
 
 class Facts(TypedDict):
@@ -92,7 +95,7 @@ def run(
 def _untrained(recipe: str, *, unfit: str = "", changed: Changed | None = None, mesh: str = "") -> Compared:
     return Compared(
         recipe=recipe, unfit=unfit, curve=None, apart=None, memory=None, changed=changed, clipped=[], mesh=mesh,
-        sizes={}, made=[], replicas=None,
+        sizes={}, made=[], replicas=None, product=None,
     )  # fmt: skip
 
 
@@ -115,6 +118,7 @@ def _task_of(variant: Variant, task: TrainingTask, setting: StrategySetting) -> 
         task = task.sparse
     if variant.compiled:  # torch.compile compiles nothing under a dispatch mode
         task = replace(task, counts=False)
+    task = replace(task, layers=variant.cuts_layers)
     return task.of_share(*variant.share(setting)) if variant.share else task
 
 
@@ -123,6 +127,8 @@ def _compared(
 ) -> Compared:
     probe = PeakWatch(task.device)
     plain = task.new()
+    limit = compare.limits([expected.spread]).curves
+    layers = LayersCut(plain, expected.kept.layers, limit) if task.layers else None
     watch = _watch(plain, variant, setting)
     wrapped, changed, is_other_model = _wrapped(plain, variant, setting)
     untrained = _untrained(recipe, changed=changed, mesh=mesh.words(wrapped.mesh, setting))
@@ -132,16 +138,21 @@ def _compared(
         for unit in wrapped.units:
             watch.waits_at(unit)
     wrapped.times = task.cut.ranks
-    training = Training(task, variant.recipe, wrapped, watch, against=expected.kept, probe=probe, setting=setting)
+    training = Training(
+        task, variant.recipe, wrapped, watch, against=expected.kept, probe=probe, setting=setting, layers=layers
+    )
     parts = task.cut.pieces if variant.in_pieces else (task.cut.own,)
     joins_early = variant.recipe.uneven and not task.cut.is_early
     trained = training.run([parts] * (task.steps - joins_early), len(parts))
     setting.doing("comparing replicas")
     with setting.mark("comparing replicas", ""):
         differing = replicas.compared(wrapped, setting)
+    if variant.in_pieces and not variant.waits_within:  # a pipeline counts its own
+        wrapped.sizes = {**wrapped.sizes, MICRO_BATCHES: len(parts)}
     return {
         **untrained, "curve": trained.curve, "apart": trained.apart, "clipped": [*trained.clipped],
         "sizes": {**wrapped.sizes}, "made": [*trained.made], "replicas": differing,
+        "product": layers.first if layers else None,
         "memory": probe.memory(wrapped.held(training.optimizer)),
     }  # fmt: skip
 

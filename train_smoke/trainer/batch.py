@@ -93,6 +93,12 @@ def rows_of(rank: int, ranks: int, rows: int) -> range:
     return range(start, start + each_ + (rank < more))
 
 
+def _half(rows: int) -> int:
+    """How many rows the first of two pieces has: where there are many, such that 2 or 3 micro-batches divide either."""
+    half = (rows + 1) // 2
+    return half + 1 if half > 3 and half % 2 and half % 3 else half
+
+
 def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
     """Cuts the batch for `rank`. `rows`: each rank's rows, by its number in the group; ranks may share rows. A rank
     without rows trains on row 0 with weight 0."""
@@ -112,7 +118,7 @@ def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
         return (*made, part(last, times[last[0]] if last else 0)) if last is own else tuple(made)
 
     early = rows[: (len(rows) + 1) // 2]
-    half = (len(own) + 1) // 2
+    half = _half(len(own))
     return Cut(
         rank=rank,
         ranks=len(rows),

@@ -146,7 +146,10 @@ def limits(spreads: Iterable[Spread]) -> Limits:
         curves=_limit(LEAST.curves, (spread["curves"] for spread in listed)),
         gradient=_limit(LEAST.gradient, (spread["gradient"] for spread in listed)),
         end=_limit(LEAST.end, (spread["end"] for spread in listed)),
-        state=_limit(LEAST.state, (spread["state"] for spread in listed)),
+        state=max(
+            _limit(LEAST.state, (spread["state"] for spread in listed)),
+            _limit(0.0, (spread["gradient"] for spread in listed)),  # it is made of gradients
+        ),
     )
 
 

@@ -38,7 +38,7 @@ class OfDTensors(Wrapped):
         return self._whole(super().states(optimizer))
 
     def places(self) -> Mapping[str, Piece]:
-        return {name: _box(parameter) for name, parameter in self._as_dtensors(self.named())}
+        return {name: box_of(parameter) for name, parameter in self._as_dtensors(self.named())}
 
     def pieces(self) -> Values:
         return ((name, _local(value)) for name, value in super().pieces())
@@ -83,7 +83,7 @@ def _times(value: DTensor) -> int:
     return math.prod(size for size, placement in sizes if isinstance(placement, Replicate))
 
 
-def _box(parameter: Tensor) -> ShardBox:
+def box_of(parameter: Tensor) -> ShardBox:
     shape, offset = parameter.shape, (0,) * parameter.dim()
     if isinstance(parameter, DTensor):
         local, offset = compute_local_shape_and_global_offset(shape, parameter.device_mesh, parameter.placements)
@@ -97,10 +97,11 @@ class OfLocalised(OfDTensors):
 
     def __init__(
         self, module: nn.Module, plain: nn.Module, setting: StrategySetting, mesh: DeviceMesh,
-        layouts: Mapping[str, Sequence[Placement]],
+        layouts: Mapping[str, Sequence[Placement]], shapes: Mapping[str, torch.Size],
     ) -> None:  # fmt: skip
+        """`shapes`: of the whole parameters."""
         super().__init__(module, plain, setting)
-        self._mesh, self._layouts = mesh, layouts
+        self._mesh, self._layouts, self._shapes = mesh, layouts, shapes
         self._boxes = dict(named(plain))
 
     def parameters(self) -> list[nn.Parameter]:
@@ -111,5 +112,11 @@ class OfLocalised(OfDTensors):
 
     def _as_dtensors(self, values: Values) -> Values:
         for name, value in values:
-            layout = self._layouts.get(name.partition(" ")[0])
-            yield name, value if layout is None else DTensor.from_local(value, self._mesh, layout, run_check=False)
+            parameter = name.partition(" ")[0]
+            layout = self._layouts.get(parameter)
+            yield name, value if layout is None else self._whole_of(value, layout, self._shapes[parameter])
+
+    def _whole_of(self, value: Tensor, layout: Sequence[Placement], shape: torch.Size) -> Tensor:
+        """With the whole shape, since parts may be uneven."""
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(value, self._mesh, layout, run_check=False, shape=shape, stride=stride)

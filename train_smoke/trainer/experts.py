@@ -5,7 +5,6 @@ rounding, and two sound trainings would diverge. The router is still trained: th
 probability of that expert.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from preflight.train_smoke.trainer import model
-from preflight.train_smoke.trainer.model import BLOCKS, DRAWN, LENGTH, VOCABULARY, WIDTH, Attention
+from preflight.train_smoke.trainer.model import BLOCKS, LENGTH, VOCABULARY, WIDTH, Attention
 
 EXPERTS, HIDDEN = 8, 32
 
@@ -27,7 +26,7 @@ class Experts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.router = nn.Linear(WIDTH, EXPERTS)
         self.up = nn.Parameter(torch.empty(EXPERTS, HIDDEN, WIDTH))
         self.down = nn.Parameter(torch.empty(EXPERTS, WIDTH, HIDDEN))
         self.dispatch: Dispatch = lambda rows, counts, apply: apply(rows, counts.tolist())
@@ -36,6 +35,8 @@ class Experts(nn.Module):
         weight = functional.softmax(self.router(x), dim=-1).gather(-1, choice[:, None])
         order = choice.argsort(stable=True)
         rows = torch.cat([x, weight], dim=-1)[order]
+        if torch.is_autocast_enabled(x.device.type):  # so that it is sent
+            rows = rows.to(torch.get_autocast_dtype(x.device.type))
         made = self.dispatch(rows, choice.bincount(minlength=EXPERTS), self.of_rows)
         return made[order.argsort()]
 
@@ -51,9 +52,9 @@ class Experts(nn.Module):
 class SparseBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(WIDTH, bias=False)
+        self.attention_norm = nn.LayerNorm(WIDTH)
         self.attention = Attention()
-        self.experts_norm = nn.LayerNorm(WIDTH, bias=False)
+        self.experts_norm = nn.LayerNorm(WIDTH)
         self.experts = Experts()
 
     def forward(self, x: Tensor, choice: Tensor) -> Tensor:
@@ -71,8 +72,8 @@ class SparseTransformer(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(SparseBlock() for _ in range(BLOCKS))
-        self.norm = nn.LayerNorm(WIDTH, bias=False)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -87,10 +88,5 @@ def new(device: torch.device, seed: int = model.SEED) -> SparseTransformer:
     """A model with the same weights on every rank, with torch.nn's variances, drawn as in model.new."""
     with torch.random.fork_rng(devices=[]):
         made = SparseTransformer()
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            if parameter.dim() > 1:
-                most = math.sqrt(3) if name.startswith(("tokens", "positions")) else 1 / math.sqrt(parameter.shape[-1])
-                parameter.copy_(torch.randint(-DRAWN, DRAWN + 1, parameter.shape, generator=random) * (most / DRAWN))
+    model.draw(made, torch.Generator().manual_seed(seed))
     return made.to(device=device, dtype=torch.float32)

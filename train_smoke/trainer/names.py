@@ -8,9 +8,12 @@ FURTHER_STEPS = 4
 """The number for what a strategy's check trains after its first variant: what a variant does differently is in every
 step, and in the first gradient already; from the second step on its optimizer's state counts. What comes late (a rank
 that is sick at times, weights that drift apart) the first variant's steps show."""
-FEW_STEPS = 2
+FEW_STEPS = 3
 """The number if ranks share the model and see the same rows: the first gradient shows what is wrong with it, the second
-step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""
+step what clipping and the optimizer made of it, the third what was kept of the second (momentum, buckets that DDP forms
+anew, a pipeline's buffers). A DTensor takes ten times as long as a tensor."""
+MICRO_BATCHES = "micro-batches of a step"
+"""A number of which a gradient may be a multiple by mistake."""
 NEEDS_NUMPY = "need NumPy, which is not installed"
 PLAIN = "plain"
 """The variant that runs at level standard; the others run at full."""
@@ -20,7 +23,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         PLAIN: "DistributedDataParallel with its defaults",
         "no_sync": "two micro-batches per step, the first under no_sync()",
         "join": "half of the ranks have one batch less: Join",
-        "bucket_view": "gradient_as_bucket_view",
+        "bucket_view": "gradient_as_bucket_view and static_graph; DDP replaces other weights at the start",
         "clip": "the gradient clipped to half of its norm",
         "autocast": "forward under bfloat16 autocast",
     },
@@ -29,7 +32,8 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "shard_grad_op": "gradients and optimizer state cut by rank",
         "no_shard": "nothing cut",
         "hybrid_shard": "cut among some ranks, and replicated",
-        "backward_pre": "the next parameters fetched before a gradient is made",
+        "no_sync": "two micro-batches per step, the first under no_sync()",
+        "accumulate": "two micro-batches per step, each reduced",
         "backward_post": "the next parameters fetched after a gradient is made",
         "forward_prefetch": "the next parameters fetched in forward",
         "offload": "parameters and gradients kept on the CPU",
@@ -48,6 +52,8 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "clip": "the gradient clipped to half of its norm, over DTensors",
         "checkpoint": "activation checkpointing on each block",
         "adamw": "AdamW instead of SGD",
+        "no_sync": "two micro-batches per step, the first with set_requires_gradient_sync(False)",
+        "accumulate": "two micro-batches per step, each reduced, on the CPU; set_is_last_backward",
     },
     "compile": {
         "ddp": "torch.compile on DistributedDataParallel: a graph for each of its buckets",
@@ -55,30 +61,31 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     },
     "expert": {
         "all_to_all": "experts cut among ranks, tokens sent to them and back; the rest under DDP",
+        "autocast": "the same with tokens in bfloat16, and AdamW",
     },
 }
 
 MODEL_PARALLEL: Mapping[str, Mapping[str, str]] = {
     "tp": {
         "matrices": "ColwiseParallel and RowwiseParallel on embeddings, attention, MLP and output layer",
-        "sequence": "SequenceParallel between them, and loss_parallel: logits stay cut along the vocabulary",
+        "sequence": "SequenceParallel between them, and loss_parallel; bfloat16 autocast, AdamW",
         "tied": "embedding and output layer one parameter, the gradient clipped to half of its norm",
     },
     "pp": {
         "gpipe": "GPipe: all forwards, then all backwards",
-        "1f1b": "1F1B: one forward, one backward",
+        "1f1b": "1F1B: one forward, one backward; bfloat16 autocast",
         "accumulate": "1F1B, two accumulation steps; losses add up",
         "clip": "1F1B, the gradient clipped to half of its norm over all stages",
-        "interleaved_1f1b": "Interleaved1F1B: two stages per rank",
+        "interleaved_1f1b": "Interleaved1F1B: two stages per rank, of 3 ranks a ring; AdamW",
         "looped_bfs": "LoopedBFS; losses add up",
         "zero_bubble": "InterleavedZeroBubble: the gradients of weights come later",
         "zbv": "ZBVZeroBubble: stages in the shape of a V",
         "dualpipe_v": "DualPipeV",
     },
     "hybrid": {
-        "hsdp": "fully_shard on a mesh of two dimensions: cut among neighbors, replicated by each group",
-        "fsdp2_tp": "tensor parallel among neighbors, fully_shard across them; clipped to half of the norm",
-        "ddp_tp": "tensor parallel among neighbors, DDP across them",
+        "hsdp": "fully_shard on a mesh of two dimensions; two micro-batches, set_requires_all_reduce",
+        "fsdp2_tp": "tensor parallel among neighbors, fully_shard across them; bfloat16, clipped to half of the norm",
+        "ddp_tp": "tensor parallel among neighbors, DDP across them; AdamW",
     },
 }
 """Strategies in which ranks share a model: they know the small transformer's layers by name, so they cannot train other

@@ -15,6 +15,7 @@ from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.batch import Cut, Part, each
 from preflight.train_smoke.trainer.compare import Curve, Spread
 from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Signs
+from preflight.train_smoke.trainer.layer_products import LayersAlone
 from preflight.train_smoke.trainer.memory import is_out_of_memory
 from preflight.train_smoke.trainer.task import Recipe, TrainingTask
 from preflight.train_smoke.trainer.train import InBfloat16, KeptTensors, Trained, Training, forget_own, on_cpu
@@ -29,13 +30,13 @@ class Reference:
     spread: Spread
 
 
-_made: dict[tuple[str, Recipe, int, int], Reference] = {}
-"""Those made in this worker, by task name, recipe, rank and number of ranks."""
+_made: dict[tuple[str, Recipe, int, int, bool], Reference] = {}
+"""Those made in this worker, by task name, recipe, rank, number of ranks, and whether the layers' products are kept."""
 
 
 def of(task: TrainingTask, recipe: Recipe) -> Reference:
     """Trains alone, or returns what an earlier check has trained."""
-    key = task.name, recipe, task.cut.rank, task.cut.ranks
+    key = task.name, recipe, task.cut.rank, task.cut.ranks, task.layers
     if key not in _made:
         with task.alone():
             _made[key] = _trained(task.solo or task, recipe)
@@ -87,13 +88,16 @@ class Alone(Wrapped):
 def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: KeptTensors | None = None) -> Trained:
     """One training in this process, with the batch in parts, weighted as on the ranks, or whole."""
     plain = task.new()
+    layers = LayersAlone(plain) if task.layers and against is None else None
     watch = GradientWatch(plain, Signs(plain), unmarked)
     times = 1 if whole else task.cut.ranks
     wrapped = Alone(InBfloat16(plain) if recipe.mixed else plain, plain, times)
     steps = [task.cut.whole if whole else task.cut.parts] * task.steps
     if recipe.uneven:
         steps[-1] = task.cut.early
-    return Training(task, recipe, wrapped, watch, against=against).run(steps)
+    trained = Training(task, recipe, wrapped, watch, against=against, layers=layers).run(steps)
+    trained.kept.layers = layers.steps if layers else []
+    return trained
 
 
 def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ from preflight.train_smoke.trainer.wrapped import Piece, StrategySetting, Wrappe
 
 MOST = 4
 """The most parameters that are named."""
+AT_ONCE = 2**22
+"""Elements whose bits are added up at once: 32 MiB each for themselves, their places and their products."""
 
 
 class Differing(TypedDict):
@@ -68,9 +70,14 @@ def _place(name: str, places: Mapping[str, Piece], piece: Tensor) -> str:
 
 
 def _bits(piece: Tensor) -> int:
-    """The sum of a piece's bits as whole numbers, which changes with any single bit."""
+    """A sum of a piece's bits as whole numbers, each times an odd number of its own: it changes with any single bit,
+    and where elements change places. (Products and sums wrap around at 64 bits.)"""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[piece.element_size()]
-    return int(piece.detach().contiguous().view(whole).sum(dtype=torch.int64))
+    bits, total = piece.detach().contiguous().view(whole).flatten(), 0
+    for number, part in enumerate(torch.split(bits, AT_ONCE)):
+        places = torch.arange(part.numel(), device=part.device) + number * AT_ONCE
+        total += int((part.to(torch.int64) * (2 * places + 1)).sum())
+    return (total + 2**63) % 2**64 - 2**63
 
 
 def _number(text: str) -> int:

@@ -4,7 +4,8 @@ Both FSDPs keep consecutive pieces of the flattened parameter, in the order of t
 So one method serves both: pieces are padded to the longest, gathered, and concatenated.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ gather no longer matters."""
 
 class Sharded(Wrapped):
     """Cut among the ranks of a group."""
+
+    before_piece: Callable[[bool], object] | None = None
+    """Called before each micro-batch with whether it is the last one of its step, in strategies that must be told."""
 
     def __init__(
         self,
@@ -35,6 +39,11 @@ class Sharded(Wrapped):
         self._shapes, self._group, self._device = shapes, group, setting.device
         self._cut = dict(pieces or named(plain))
         self._counts = self._gathered_numbers([_flat(piece).numel() for piece in self._cut.values()])
+
+    def piece(self, *, last: bool) -> AbstractContextManager[object]:
+        if self.before_piece is not None:
+            self.before_piece(last)
+        return super().piece(last=last)
 
     def gradients(self) -> Values:
         made = {name: parameter.grad for name, parameter in self._cut.items()}

@@ -20,6 +20,8 @@ from preflight.train_smoke.trainer.names import PLAIN, STEPS
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 ADAMW_RATE = 0.003
+DECAY = 0.05
+"""What a weight loses in a step, as a share of itself times the rate."""
 ROWS, DISTINCT = 2, 31
 """Sequences per rank, and how many ranks have different ones: 31 is prime, so that nodes of 8 ranks do not soon repeat
 each other. So every rank can train on all of them alone, in a world of any size."""
@@ -45,20 +47,35 @@ class Recipe:
     def bfloat16(self) -> bool:
         return self.autocast or self.mixed
 
-    def optimizer(self, parameters: Sequence[nn.Parameter], rates: "Rates") -> torch.optim.Optimizer:
+    def optimizer(self, groups: "Groups", rates: "Rates") -> torch.optim.Optimizer:
+        listed: Any = [{"params": groups.decaying, "weight_decay": DECAY}, {"params": groups.kept, "weight_decay": 0.0}]
+        foreach = _foreach([*groups.decaying, *groups.kept])
         if self.adamw:
-            return torch.optim.AdamW(parameters, lr=rates.adamw, foreach=_foreach(parameters))
-        return torch.optim.SGD(parameters, lr=rates.sgd, momentum=MOMENTUM, foreach=_foreach(parameters))
+            return torch.optim.AdamW(listed, lr=rates.adamw, foreach=foreach)
+        return torch.optim.SGD(listed, lr=rates.sgd, momentum=MOMENTUM, foreach=foreach)
 
     def forward(self, device: torch.device) -> AbstractContextManager[object]:
         """The context in which forward and loss run."""
         return torch.autocast(device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
 
 
+IN_BFLOAT16 = Recipe("autocast, adamw", autocast=True, adamw=True)
+"""As most models are trained."""
+
+
 def _foreach(parameters: Sequence[nn.Parameter]) -> bool | None:
     """None is torch's choice: on GPUs, kernels for many tensors at once. These refuse DTensors beside plain tensors, as
     tensor parallelism leaves them."""
     return False if len(set(map(type, parameters))) > 1 else None
+
+
+class Groups(NamedTuple):
+    """The optimizer's groups of parameters: optimizers and wrappers have given all parameters the first one's
+    settings."""
+
+    decaying: Sequence[nn.Parameter]
+    kept: Sequence[nn.Parameter]
+    """Biases and norms, whose weights do not decay."""
 
 
 class Rates(NamedTuple):
@@ -95,6 +112,8 @@ class TrainingTask:
     """Parameters without a gradient that forward itself changes (a teacher that follows its student)."""
     counts: bool = False
     """Whether collectives are counted: parts of a user's model may not work with a dispatch mode."""
+    layers: bool = False
+    """Whether the product of each layer is looked at: for ranks that each have a part of it."""
     tied: "TrainingTask | None" = None
     """The same with a model that has tied parameters."""
     sparse: "TrainingTask | None" = None

@@ -33,6 +33,7 @@ from preflight.train_smoke.trainer.compare import (
     difference,
 )
 from preflight.train_smoke.trainer.gradient_watch import GradientWatch, Unwatched, together
+from preflight.train_smoke.trainer.layer_products import Layers, Unkept
 from preflight.train_smoke.trainer.memory import PeakWatch
 from preflight.train_smoke.trainer.task import Recipe, TrainingTask
 from preflight.train_smoke.trainer.wrapped import Piece, StrategySetting, Values, Wrapped, silent, unmarked
@@ -53,6 +54,8 @@ class KeptTensors:
     end: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, Tensor] = field(default_factory=dict)
     own: dict[str, Tensor] = field(default_factory=dict)
+    layers: list[Layers] = field(default_factory=list)
+    """By step, if the task asks for them."""
     _scales: dict[str, dict[str, float]] = field(default_factory=dict)
     """By moment, once all its tensors are there."""
 
@@ -213,12 +216,14 @@ class Training:
         against: KeptTensors | None = None,
         probe: PeakWatch | None = None,
         setting: StrategySetting | None = None,
+        layers: Unkept | None = None,
     ) -> None:
         """`against`: what it is compared with. `setting`: None for a training alone."""
         self._task, self._recipe, self._wrapped, self._watch, self._probe = task, recipe, wrapped, watch, probe
         self._mark, self._doing = (setting.mark, setting.doing) if setting else (unmarked, silent)
         self._setting = setting
         self._kept, self._clip_to = KeptTensors(), 0.0
+        self._layers = layers or Unkept()
         self._made: list[Made] = []
         self._clipped: list[Number] = []
         self._buffers = Buffers(wrapped.plain, task.written)
@@ -228,7 +233,7 @@ class Training:
     def run(self, steps: Sequence[Sequence[Part]], own: int = 1) -> Trained:
         """`steps`: the parts of each step. The last `own` are this rank's; their loss and gradient are recorded."""
         self._see("start", self._wrapped.weights())
-        self.optimizer = self._recipe.optimizer(self._wrapped.parameters(), self._task.rates)
+        self.optimizer = self._recipe.optimizer(self._wrapped.groups(), self._task.rates)
         with self._wrapped.joining():
             for step, parts in enumerate(steps):
                 self._step(step, parts, own)
@@ -269,6 +274,7 @@ class Training:
                 self._clip_to = self._clip_to or self._recipe.clip * norm
                 self._clipped.append(as_json(float(self._wrapped.clip(self._clip_to))))
             self.optimizer.step()
+        self._layers.stepped()
 
     def _over_ranks(self, losses: Sequence[Number], setting: StrategySetting) -> list[Number]:
         """Their mean over the ranks, by step."""

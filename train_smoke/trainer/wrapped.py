@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from preflight.train_smoke.trainer.collectives import Need
 from preflight.train_smoke.trainer.names import STEPS
-from preflight.train_smoke.trainer.task import Recipe, TrainingTask
+from preflight.train_smoke.trainer.task import Groups, Recipe, TrainingTask
 
 Mark = Callable[[str, str], AbstractContextManager[None]]
 """Marks the time in which a rank may wait for others: (operation, step)."""
@@ -138,6 +138,15 @@ class Wrapped:
         """The parameters that the optimizer steps."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
+    def groups(self) -> Groups:
+        """The same for the optimizer. By their names: a strategy may have flattened them."""
+        names = {id(parameter): name.lower() for name, parameter in self.named()}
+        groups = Groups([], [])
+        for parameter in self.parameters():
+            name = names.get(id(parameter), "")
+            groups[name.endswith("bias") or "norm" in name].append(parameter)  # type: ignore[attr-defined]
+        return groups
+
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The same and frozen ones, by the names in the plain model."""
         return named(self.plain)
@@ -253,6 +262,8 @@ class Variant:
     """The most steps."""
     sparse: bool = False
     """Whether the model has experts."""
+    cuts_layers: bool = False
+    """Whether ranks have a part of each layer's product."""
     waits_within: bool = False
     """Whether ranks wait for each other throughout forward and backward; else only where `GradientWatch` knows."""
     compiled: Callable[[nn.Module], list[nn.Module]] | None = None

@@ -46,6 +46,7 @@ def sound(world: int = 8, *variants: str, pieces: bool = False) -> "dict[int, Fa
             name: {
                 "recipe": recipe, "unfit": "", "curve": copy.deepcopy(its), "apart": _apart(pieces), "memory": None,
                 "changed": None, "clipped": [], "mesh": "", "sizes": {"ranks": world}, "made": [], "replicas": None,
+                "product": None,
             }
             for name, recipe in recipes.items()
         }  # fmt: skip

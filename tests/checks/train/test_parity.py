@@ -467,6 +467,7 @@ def test_the_summary_of_many_variants_counts_them_and_tells_which_are_coarser() 
         facts[rank]["variants"]["join"] = {
             "recipe": "plain", "unfit": "one rank", "curve": None, "apart": None, "memory": None, "changed": None,
             "clipped": [], "mesh": "", "sizes": {}, "made": [], "replicas": None,
+                "product": None,
         }  # fmt: skip
     assert ddp.summarize(facts, RUN) == (
         "plain, no_sync, bucket_view, clip, autocast on 2 ranks: loss 4 to 2.6, exactly as alone, autocast to 4e-03; "

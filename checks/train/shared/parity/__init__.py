@@ -254,7 +254,8 @@ def _meanings(
         yield from alone
     elif parted := divergence.of(pairs, limits):
         clips = next(iter(facts.values()))["variants"][variant]["recipe"].startswith("clip")
-        yield from how.meanings(Case(pairs, limits, parted, clips))
+        case = Case(pairs, limits, parted, clips)
+        yield from replicas.named(how.meanings(case), case)
     elif differing := [*replicas.of(pairs)]:
         yield from differing
     elif found := expected.unsteady(limits):
@@ -271,6 +272,7 @@ def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, TrainingPair
         return TrainingPair(
             compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"],
             clipped=compared["clipped"], sizes=compared["sizes"], made=compared["made"], replicas=compared["replicas"],
+            product=compared["product"],
         )  # fmt: skip
 
     return divergence.with_least(
@@ -296,7 +298,7 @@ def _evidence(found: Meaning, pair: TrainingPair, limits: Limits, middle: Mappin
         "measured": point.measured, "expected": point.expected, "bound": bound,
         "apart": pair.apart["whole"], "own_piece": pair.apart["own"], "along_own_gradient": pair.apart["along"],
         "gradients": pair.apart["gradients"], "clipped": [*pair.clipped], "collectives": [*pair.made],
-        "replicas": pair.replicas,
+        "replicas": pair.replicas, "product": pair.product,
     }  # fmt: skip
 
 

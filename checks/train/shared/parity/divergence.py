@@ -12,6 +12,7 @@ from preflight.train_smoke.trainer.compare import QUANTITIES, SCALES, WHOLE, Apa
 
 if TYPE_CHECKING:
     from preflight.train_smoke.trainer.collectives import Made
+    from preflight.train_smoke.trainer.layer_products import OwnProduct
     from preflight.train_smoke.trainer.replicas import Replicas
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class TrainingPair(NamedTuple):
     made: Sequence["Made"] = ()
     """The collectives that the strategy needs, as this rank made them."""
     replicas: "Replicas | None" = None
+    product: "OwnProduct | None" = None
+    """The first of the rank's own parts of layers' products that is wrong."""
 
 
 OWN: tuple[compare.Quantity, ...] = ("losses", "own_norms")

@@ -9,6 +9,7 @@ from preflight.checks.train.shared.parity.divergence import CLEARLY, TrainingPai
 from preflight.checks.train.shared.parity.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import Curve, Quantity
+from preflight.train_smoke.trainer.names import MICRO_BATCHES
 
 ONE_RANKS = 0.99
 """If a rank's own gradient explains this share of a difference (of its square), the rank is the cause: a difference of
@@ -64,6 +65,8 @@ def _of_first_gradient(case: Case) -> Meaning:
         why = f": all of it is a little off ({_of_tensors(case)}), as after rounding to bfloat16"
         return unblamed(case, "drift", why, name)
     why = f", though every rank's own gradient is right; {_of_tensors(case)}{_multiple(case)}{_missing(case)}"
+    if case.pairs[min(case.pairs)].sizes.get(MICRO_BATCHES, 1) > 1:
+        why += "; it adds up two micro-batches: see whether it is right without"
     return unblamed(case, "wrong_exchange", why, name)
 
 

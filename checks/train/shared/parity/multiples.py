@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from preflight.checks.train.shared.parity.divergence import TrainingPair
 from preflight.train_smoke.trainer import compare
 from preflight.train_smoke.trainer.compare import SAME, Number
+from preflight.train_smoke.trainer.names import MICRO_BATCHES
 
 TIMES = {
     "microbatches": "their losses were added up instead of averaged",
     "accumulation steps": "their losses were added up instead of averaged",
+    MICRO_BATCHES: "their losses were added up instead of averaged",
     "microbatches of all accumulation steps": "their losses were added up instead of averaged",
     "tensor-parallel ranks": "what is the same on each of them was added up",
     "ranks": "it is the sum over them, not their mean",
@@ -20,6 +22,7 @@ TIMES = {
 DIVIDED = {
     "microbatches": "it was divided by their number twice, or all but one were lost",
     "accumulation steps": "it was divided by their number twice, or all but one were lost",
+    MICRO_BATCHES: "it was divided by their number twice, or all but one were lost",
     "microbatches of all accumulation steps": "all but one were lost",
     "tensor-parallel ranks": "it was averaged over them, or each has only its own part of it",
 }
