@@ -87,7 +87,8 @@ ALL: tuple[GpuFault, ...] = (
 _TRANSLATED = {f"/sys/bus/pci/devices/0000:{bus}:00.0/iommu_group/type": "DMA-FQ\n" for bus in ("01", "21", "41", "61")}
 _PATCHED = {f"/sys/bus/pci/devices/0000:{bus}:00.0/iommu_group/type": "DMA-FQ\n" for bus in ("03", "04")}
 
-_SWITCH = ("00:01.1", "01:00.0", "02:00.0", "02:01.0")
+_SWITCH = {"00:01.1": 4, "01:00.0": 5, "02:00.0": 6, "02:01.0": 6}
+"""Kinds of PCIe ports: a root port, and a switch's port up and its ports down."""
 
 
 def _config(port: int, control: int) -> str:
@@ -98,7 +99,7 @@ def _config(port: int, control: int) -> str:
     return space.decode("ascii")
 
 
-_REDIRECTS = _config(port=6, control=0x1D)
+_REDIRECTS = {f"/sys/bus/pci/devices/0000:{port}/config": _config(kind, 0x1D) for port, kind in _SWITCH.items()}
 
 DISPLAY: tuple[GpuFault, ...] = (
     *on_machines(("rtx_pro_6000",), "p2p_translated", "Four cards with a display reach each other through an IOMMU.",
@@ -108,7 +109,7 @@ DISPLAY: tuple[GpuFault, ...] = (
                  "sysfs says so", {}, f"{_T}.iommu", culprit={}, files=_PATCHED, says="P2P between GPU0 and GPU1, and"),
     *on_machines(("rtx4090_patched",), "p2p_redirected", "A PCIe switch sends P2P between two cards to the CPU.",
                  "ACS in the configuration of its ports", {}, f"{_T}.acs", culprit={"device": "0000:02:00.0"},
-                 files={f"/sys/bus/pci/devices/0000:{port}/config": _REDIRECTS for port in _SWITCH},
+                 files=_REDIRECTS,
                  says="ACS redirects it at 2 PCIe switch ports above them (0000:02:00.0 and 0000:02:01.0)"),
     *on_machines(("rtx4090_patched",), "small_bar1", "Modified kernel modules grant P2P through a BAR1 that shows a "
                  "part of the memory.", "256 MiB of 32 GiB", {f"gpu.{gpu}.bar1.total": 2**28 for gpu in (0, 1)},

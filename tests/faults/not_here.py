@@ -9,6 +9,8 @@ NOT_HERE: dict[str, str] = {
     "tests/checks/data/test_resume.py.",
     "env.software.two_nccls": "A torch for CPUs, which the tests have, loads no NCCL. Judged in "
     "tests/checks/env/test_software.py.",
+    "gpu.compute.below_own": "It takes a GPU, and one that is slow. Judged in tests/checks/gpu/test_own_limits.py with "
+    "the figures that an H100 gave (2,973 and 55 GB/s).",
     "node.leftovers.hidden_processes": "Another user than root cannot read the Python of these tests everywhere. "
     "Judged in tests/checks/test_in_part.py.",
     "train.checkpoint.not_made": "Forms that need a shared folder or gloo, asked for where there is none: over several "

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from preflight.check import Code, Finding, Run, ranges, words
 
@@ -13,34 +14,43 @@ WHEEL = re.compile(r"(nvidia-nccl-cu(\d+)) (\d\S*)")
 Loaded = Mapping[str, str | None]
 
 
+class Wheels(NamedTuple):
+    """What a node has of it."""
+
+    wheels: tuple[tuple[str, str, str], ...]
+    """(name, version of CUDA, version of NCCL) of each."""
+    cuda: str
+    """The version of torch's CUDA: "13.0"."""
+    loaded: str | None
+    """The version of the NCCL in memory; None where torch is not imported."""
+    path: str | None
+
+
 def findings(packages: Mapping[int, Sequence[str]], loaded: Mapping[int, Loaded], run: Run) -> Iterator[Finding]:
-    """`packages`: "numpy 2.1.0" for each, by rank. `loaded`: the versions of torch's CUDA ("13.0") and of the NCCL in
-    memory, which is unknown where torch is not imported; and its path."""
-    alike: dict[tuple[tuple[tuple[str, str, str], ...], str | None, str | None, str | None], list[int]] = {}
+    """`packages`: "numpy 2.1.0" for each, by rank. `loaded`: the versions of torch's CUDA and of NCCL, and its path."""
+    alike: dict[Wheels, list[int]] = {}
     for rank, listed in packages.items():
-        matches = filter(None, map(WHEEL.fullmatch, listed))
-        wheels = tuple((match[1], match[2], match[3]) for match in matches)
-        own = loaded[rank]
-        if len(wheels) > 1 and len({version for _, _, version in wheels}) > 1:
-            alike.setdefault((wheels, own["cuda"], own["nccl"], own["path"]), []).append(rank)
-    for (kinds, cuda, version, path), ranks in alike.items():
-        yield from _of(kinds, cuda or "", version, path, ranks, run)
+        found = [match for package in listed if (match := WHEEL.fullmatch(package))]
+        if len({match[3] for match in found}) > 1:
+            own = loaded[rank]
+            wheels = tuple((match[1], match[2], match[3]) for match in found)
+            alike.setdefault(Wheels(wheels, own["cuda"] or "", own["nccl"], own["path"]), []).append(rank)
+    for node, ranks in alike.items():
+        yield from _of(node, ranks, run)
 
 
-def _of(
-    wheels: Sequence[tuple[str, str, str]], cuda: str, version: str | None, path: str | None, ranks: Sequence[int],
-    run: Run,
-) -> Iterator[Finding]:  # fmt: skip
-    wanted = next((wheel for wheel in wheels if wheel[1] == cuda.partition(".")[0]), None)
+def _of(node: Wheels, ranks: Sequence[int], run: Run) -> Iterator[Finding]:
+    wanted = next((wheel for wheel in node.wheels if wheel[1] == node.cuda.partition(".")[0]), None)
     if wanted is None:  # this torch has another NCCL, or none
         return
-    text = (
-        f"{words.some([f'{name} {of}' for name, _, of in wheels])} are installed, and this torch is for CUDA {cuda}: "
+    text = f"{words.some([f'{name} {of}' for name, _, of in node.wheels])} are installed, and this torch is for CUDA "
+    at = f" ({node.path})" if node.path else ""
+    text += f"{node.cuda}: " + (
+        f"NCCL {node.loaded} is loaded{at}" if node.loaded else "the last one installed is loaded"
     )
-    text += f"NCCL {version} is loaded{f' ({path})' if path else ''}" if version else "the last one installed is loaded"
-    others = " ".join(name for name, _, _ in wheels if name != wanted[0])
+    others = " ".join(name for name, _, _ in node.wheels if name != wanted[0])
     evidence = {"wanted": f"{wanted[0]}=={wanted[2]}", "others": others}
-    say = TWO_NCCLS.info if version == wanted[2] else TWO_NCCLS.warn
-    node = run.job.node_of(ranks[0]).node if len(ranks) < len(run.job.nodes) or len(run.job.nodes) == 1 else None
+    say = TWO_NCCLS.info if node.loaded == wanted[2] else TWO_NCCLS.warn
+    name = run.job.node_of(ranks[0]).node if len(ranks) == 1 else None
     more = f", on {ranges.count(len(ranks), 'node')}" if len(ranks) > 1 else ""
-    yield say(f"{text}{more}; expected {wanted[0]} alone", node=node, evidence=evidence)
+    yield say(f"{text}{more}; expected {wanted[0]} alone", node=name, evidence=evidence)

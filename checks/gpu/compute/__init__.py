@@ -7,7 +7,8 @@ same time. TFLOP/s are 2 * rows^3 / seconds, GB/s are 10^9 bytes.
 
 A device that differs from itself, or from the known result, computes wrongly. Devices with the same model, driver,
 libraries and settings choose the same kernels, so their sums must agree to the last bit; on CPUs, within a node. Speeds
-are compared with the median of at least four such GPUs, P2P copies with those between the same places on other nodes.
+are compared with the median of at least four such GPUs, P2P copies with those between the same places on other nodes;
+of fewer GPUs copies are held against the card's own memory (clock and width) and link (lanes and generation).
 On a CPU sizes are small, with one thread, and speeds are not judged.
 """
 
@@ -39,11 +40,16 @@ from preflight.check import (
     vote,
     words,
 )
-from preflight.checks.gpu.compute import plotted
+from preflight.checks.gpu.compute import own_limits, plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
-PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, after={"gpu.inventory": After.READS})
+HEALTH, PCIE = "gpu.health", "gpu.pcie"
+PARTS = (own_limits,)
+PLAN = Plan(
+    Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0,
+    after={"gpu.inventory": After.READS, HEALTH: After.USES, PCIE: After.USES},
+)  # fmt: skip
 
 REPEATS = option(int, 10, "how often to repeat a product")
 PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")
@@ -156,8 +162,10 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     }
     for alike in _by(sound, lambda rank, measured: _bits_kind(rank, measured, run)):
         yield from _other_bits(alike, run)
+    limits = own_limits.of_ranks(sound, run.facts(PCIE), run.facts(HEALTH), run)
     for alike in _by(sound, lambda _, measured: _kind(measured)):
         yield from _slow(alike, run)
+        yield from own_limits.findings(alike, limits, run) if len(alike) < FEWEST else ()
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait | Figure]:

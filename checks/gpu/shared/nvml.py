@@ -235,6 +235,7 @@ def health(index: int) -> Health:
         "power_default_mw": call("nvmlDeviceGetPowerManagementDefaultLimit", gpu),
         "clocks": _clocks(gpu),
         "bar1": int(bar1.bar1Total) if bar1 is not None else None,
+        "memory_bus_bits": call("nvmlDeviceGetMemoryBusWidth", gpu),
         "memory_total": total,
         "memory_used": used,
         "memory_reserved": reserved,

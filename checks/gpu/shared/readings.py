@@ -97,6 +97,7 @@ class Health(TypedDict):
     """MHz: sm, memory, sm_max, memory_max; and sm_application, sm_application_default, those of graphics and memory."""
     bar1: int | None
     """Bytes."""
+    memory_bus_bits: NotRequired[int | None]
     memory_total: int | None
     memory_used: int | None
     """Without the driver's own reserve, if the driver distinguishes them."""

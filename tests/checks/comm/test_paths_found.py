@@ -1,6 +1,7 @@
 """comm.paths: what it says of a search for a way that works, made up. For real ones see test_paths.py."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from preflight import testing
 from preflight.check import ranges
 from preflight.checks.comm import paths
-from preflight.checks.comm.paths.search import SIMPLEST
-from preflight.checks.comm.paths.ways import AS_IT_IS, P2P, RDMA
+from preflight.checks.comm.paths.search import SIMPLEST, Search
+from preflight.checks.comm.paths.ways import AS_IT_IS, P2P, RDMA, Detour
+from tests import made
 
 HANGS = "no answer within 8.0 s"
 CLOSED = "RuntimeError: Connection closed by peer"
@@ -106,3 +108,32 @@ def test_where_no_process_had_the_time_to_start_nothing_is_said_of_ways() -> Non
     (found,) = testing.judge(paths, facts, nodes={"a": [0]}, backend="nccl")
     assert found["code"] == "comm.paths.not_timed" and found["not_measured"]
     assert "and in no other way" in judged(*short)["message"]
+
+
+# The search itself
+
+
+def searched(helps: str, *, simple_s: float = 2.0, own_works: bool = False) -> tuple[bool, list[str], list[float]]:
+    """(whether the job's own way works, the ways that were tried, how long each was waited for) where only sockets, and
+    what leaves `helps` out, end."""
+    ctx: Any = SimpleNamespace(job=made.job(2), members=(0, 1), rank=0)
+    search, patience = Search(ctx, 30.0, 1e9), []
+
+    def attempt(way: Detour, _: Any) -> Any:
+        patience.append(search._patience_s)
+        works = way.without in (SIMPLEST.without, helps) or (own_works and way.without == AS_IT_IS)
+        return {**trial(way.without, None if works else {0: HANGS}), "seconds": simple_s}
+
+    search._attempt = attempt  # type: ignore[method-assign]
+    works = search.works()
+    if not works:
+        search.run()
+    return works, [each["without"] for each in search.trials], patience
+
+
+def test_the_time_of_sockets_says_how_long_a_hang_is_waited_for() -> None:
+    works, tried, patience = searched(P2P.without)
+    assert not works and tried == [SIMPLEST.without, AS_IT_IS, P2P.without, AS_IT_IS, P2P.without]
+    assert patience == [30.0, 10.0, 8.0, 8.0, 8.0]
+    assert searched(P2P.without, simple_s=20.0)[2] == [30.0] * 5
+    assert searched("", own_works=True) == (True, [SIMPLEST.without, AS_IT_IS], [30.0, 10.0])

@@ -63,7 +63,16 @@ def test_sound_gpus_give_no_finding(world: int) -> None:
 
 def test_every_code_is_tested() -> None:
     """Here and in faults/gpu_compute.py."""
-    codes = {"wrong_product", "wrong_copy", "unstable", "corrupt", "different_bits", "device_error", "slow"}
+    codes = {
+        "wrong_product",
+        "wrong_copy",
+        "unstable",
+        "corrupt",
+        "different_bits",
+        "device_error",
+        "slow",
+        "below_own",
+    }
     assert set(registry.load(registry.sources()["gpu.compute"]).codes) == codes
 
 
