@@ -34,7 +34,7 @@ from preflight.explain.causes.last_words import LastWords
 from preflight.explain.inputs import Input, Unread, find
 from preflight.explain.logs.ends import ends_some, shows_progress
 from preflight.explain.read.copies import REQUESTED, SETTLED
-from preflight.explain.read.reader import Reader
+from preflight.explain.read.reader import FORGETS, Reader
 from preflight.explain.timeline import Timeline
 from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
@@ -141,6 +141,7 @@ def _gather(
             reader.request_lines(wanted)
         if ends_some(matches):  # a copy after it is of another attempt
             reader.forget_copies()
+            reader.skip_copies(FORGETS)
         elif kept.has_enough(line, matches):
             reader.skip_copies(REQUESTED)
         elif stand_alone(matches):

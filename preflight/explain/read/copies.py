@@ -100,8 +100,10 @@ class Copies:
         """The last ones that did not come out, by number. Of each the next one comes out again; all are forgotten where
         there is no room for more."""
         held = sorted((copy for copy in self._known.values() if copy.held), key=lambda copy: copy.number)
+        for copy in self._known.values():
+            copy.told = min(copy.told, copy.enough - 1)
         if self.is_full:
             self._known, self._room = {}, ROOM
         for copy in held:
             yield copy
-            copy.held, copy.told = 0, copy.told - 1
+            copy.held = 0

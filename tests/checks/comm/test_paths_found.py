@@ -124,7 +124,7 @@ def searched(helps: str, *, simple_s: float = 2.0, own_works: bool = False) -> t
         works = way.without in (SIMPLEST.without, helps) or (own_works and way.without == AS_IT_IS)
         return {**trial(way.without, None if works else {0: HANGS}), "seconds": simple_s}
 
-    search._attempt = attempt  # type: ignore[method-assign]
+    search._attempt = attempt  # type: ignore[method-assign, assignment]
     works = search.works()
     if not works:
         search.run()
