@@ -153,6 +153,11 @@ EXCHANGING: tuple[Fault, ...] = (
           says="teacher.bias, teacher.weight"),
     _told("exchanging:seeded_alike", "All ranks draw the same masks for different rows.", _info("random_numbers"),
           _info("masks_repeat"), says="here from one seed before each forward"),
+    replace(
+        _own("exchanging:seeded_by_rank", "Ranks that share layers draw different masks.", f"{_WARN}masks_differ",
+             _info("random_numbers"), _info("left_out"), says="expected the same: they share layers",
+             strategies="tp", tp_plan="tests.models.exchanging:shared_by_ranks"), name="model_masks_of_a_tp_group",
+    ),
     _told("exchanging:contrastive", "5 ranks cannot share 12 rows equally.", _info("unequal_rows"), world=5,
           says="so they train on 10: 2 each"),
 )  # fmt: skip

@@ -24,7 +24,7 @@ ACTIONS = {
     },
     Action.RESET_GPU: {
         "node.kernel": {"recovery", "sxid", "xid"},
-        "gpu.health": {"recovery", "uncorrected"},
+        "gpu.health": {"recovery", "spins", "uncorrected"},
         "gpu.nvlink": {"fabric_health", "inactive", "slow"},
         "gpu.topology": {"nvlink_unused"},
         "gpu.compute": {"device_error"},
@@ -51,7 +51,7 @@ ACTIONS = {
         "gpu.topology": {"far_nic"},
         "net.interfaces": {"speed"},
         "net.rdma": {"down", "missing", "pcie", "slow"},
-        "gpu.compute": {"corrupt", "unstable", "wrong_copy", "wrong_product"},
+        "gpu.compute": {"below_own", "corrupt", "unstable", "wrong_copy", "wrong_product"},
         "comm.init": {"wrong_sum"},
         "comm.all_reduce": {"wrong_result"},
         "comm.all_gather": {"wrong_result"},

@@ -39,7 +39,7 @@ IDS_AND_CODES = {
     },
     "env.software": {
         "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
-        "paths", "patched", "library",
+        "paths", "patched", "library", "two_nccls",
     },
     "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit",
                     "ports", "conntrack", "file_max", "pid_max"},
@@ -81,15 +81,20 @@ IDS_AND_CODES = {
     },
     "gpu.health": {
         "no_answer", "uncorrected", "sram", "remapped", "retired", "corrected", "recovery", "inforom", "hot",
-        "throttled", "process", "memory_used", "persistence", "ecc_mode", "clock", "power_limit", "bar1",
+        "throttled", "process", "memory_used", "persistence", "ecc_mode", "clock", "power_limit", "bar1", "spins",
     },
     "gpu.pcie": {"no_answer", "width", "generation", "uplink", "replays", "errors"},
     "gpu.nvlink": {
         "no_answer", "inactive", "switch", "no_bridge", "slow", "errors", "fabric", "fabric_health", "clique",
         "domains", "imex",
     },
-    "gpu.topology": {"no_answer", "no_p2p", "one_way", "nvlink_unused", "layout", "far_nic", "far_cpus", "affinity"},
-    "gpu.compute": {"wrong_product", "wrong_copy", "unstable", "corrupt", "different_bits", "device_error", "slow"},
+    "gpu.topology": {
+        "no_answer", "no_p2p", "one_way", "nvlink_unused", "layout", "far_nic", "far_cpus", "affinity", "acs", "iommu",
+        "patched", "small_bar",
+    },
+    "gpu.compute": {
+        "wrong_product", "wrong_copy", "unstable", "corrupt", "different_bits", "device_error", "slow", "below_own",
+    },
     "gpu.released": {
         "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "throttled",
         "pcie_errors", "nvlink_errors",
@@ -128,6 +133,8 @@ IDS_AND_CODES = {
         "user_error", "wrong_return", "wrong_model", "wrong_batch", "wrong_loss", "sum_for_mean", "refused",
         "different_models", "different_batches", "different_weights", "unused", "batch_norm", "not_a_mean",
         "dropout", "few_rows", "left_out", "random_numbers", "synthetic", "smaller", "wrong_plan", "not_run", "untied",
+        "buffers_by_rank", "forward_writes", "masks_differ", "masks_repeat", "other_buffers", "other_loss",
+        "unequal_rows", "wrong_gradient",
     },
     "train.speed": {
         "data_bound", "fewer_cores", "slow_link", "slow_path", "slower_than_one", "stalls", "straggler", "wont_fit",
