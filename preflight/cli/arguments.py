@@ -10,6 +10,7 @@ COMMANDS = {
     "run": "run the checks (the default)",
     "rendezvous": "before torchrun: do the nodes meet?",
     "checkpoint": "is a saved checkpoint whole, and does it fit?",
+    "resume": "does a stopped training go on as if it had not stopped?",
     "explain": "why did this job fail? its logs, dumps and reports",
     "debug": "run a job with the right logging on, and explain its failure",
     "diff": "what has changed between two runs?",
@@ -24,7 +25,7 @@ COMMANDS = {
     "show": "print a saved report again",
     "completion": "print the completion script of a shell",
 }
-STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
+STARTING = ("run", "rendezvous", "checkpoint", "resume", "debug", "gate", "pick")
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = """examples:
@@ -68,7 +69,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 def _add_options(name: str, command: Parser) -> None:
     if name == "run":
         add_run(command)
-    elif name in ("rendezvous", "checkpoint", "explain", "debug"):
+    elif name in ("rendezvous", "checkpoint", "resume", "explain", "debug"):
         _add_looking(name, command)
     elif name in ("diff", "history", "profile"):
         _add_comparing(name, command)
@@ -89,11 +90,14 @@ def _add_looking(name: str, command: Parser) -> None:
     from preflight.debug import arguments as debugging
     from preflight.explain import arguments as explaining
     from preflight.rendezvous import arguments as meeting
+    from preflight.resume import arguments as resuming
 
     if name == "rendezvous":
         meeting.add_to(command, _seconds)
     elif name == "checkpoint":
         saved.add_to(command, _named, _user_code, _seconds)
+    elif name == "resume":
+        resuming.add_to(command, _named, _seconds, _number)
     elif name == "explain":
         explaining.add_to(command, _named)
     else:

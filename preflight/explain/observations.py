@@ -43,7 +43,7 @@ class Occurrences:
         return [timed for of_source in kept for timed in of_source]
 
 
-class Observations(dict[str, Occurrences]):
+class RowObservations(dict[str, Occurrences]):
     """By the name of the row."""
 
     def __init__(self) -> None:

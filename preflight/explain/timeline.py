@@ -12,7 +12,7 @@ from preflight.core import node_names
 from preflight.core.job import Job, Node
 from preflight.explain.logs.ends import ALIVE, STARTED, Ends, wall_times
 from preflight.explain.logs.tracebacks import Tracebacks
-from preflight.explain.observations import Observations, Times
+from preflight.explain.observations import RowObservations, Times
 from preflight.failure_book.book import Match, Signature
 from preflight.failure_book.line import RANKS, Line
 from preflight.results.report import RankSpan
@@ -61,7 +61,7 @@ class Timeline:
     """Of a job, or of one of its attempts: filled line by line, then the causes ask it."""
 
     def __init__(self) -> None:
-        self.seen = Observations()
+        self.seen = RowObservations()
         self.tracebacks = Tracebacks()
         self.ends = Ends()
         self.ranks: dict[int, str] = {}

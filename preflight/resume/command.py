@@ -24,7 +24,7 @@ from preflight.results.report import Report
 from preflight.results.result import Result
 from preflight.resume import console, control, judge, training
 from preflight.resume.arguments import ResumeRequest
-from preflight.resume.course import Course
+from preflight.resume.course import ResumedTrainings
 from preflight.resume.training import TrainingEnd, TrainingInterrupted, TrainingPlan
 from preflight.sdk import paths
 
@@ -43,7 +43,7 @@ def run(asked: ResumeRequest) -> int:
     output.prepare(asked.json_path, None, asked.folder, command="resume")
     folder = paths.ask("a folder for the trainings", lambda: _made_folder(asked.folder))
     began, shown = time.monotonic(), sys.stderr if asked.json_path == "-" else sys.stdout
-    course = Course()
+    course = ResumedTrainings()
     try:
         progress.show(console.head(asked), shown)
         _follow(asked, folder, course, lambda lines: progress.show(lines, shown))
@@ -86,7 +86,7 @@ def _made_folder(asked: str | None) -> str:
     return os.path.abspath(asked)
 
 
-def _follow(asked: ResumeRequest, folder: str, course: Course, say: Callable[[list[str]], None]) -> None:
+def _follow(asked: ResumeRequest, folder: str, course: ResumedTrainings, say: Callable[[list[str]], None]) -> None:
     """Runs the trainings, as far as there is something to compare."""
     end = time.monotonic() + asked.deadline_s
 
@@ -125,13 +125,13 @@ def _follow(asked: ResumeRequest, folder: str, course: Course, say: Callable[[li
     say(console.of_resumed(course.resumed, judged.after))
 
 
-def _ends(course: Course, name: str, ended: TrainingEnd, expected: int) -> bool:
+def _ends(course: ResumedTrainings, name: str, ended: TrainingEnd, expected: int) -> bool:
     if finding := judge.unfinished(name, ended, expected):
         course.findings.append(finding)
     return bool(course.findings)
 
 
-def _report(asked: ResumeRequest, course: Course, seconds: float) -> Report:
+def _report(asked: ResumeRequest, course: ResumedTrainings, seconds: float) -> Report:
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     result = Result(
         CHECK, TITLE, findings=course.findings, summary=console.summary(course), picture=console.table(course)

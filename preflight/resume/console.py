@@ -7,7 +7,7 @@ from preflight.core.rank_ranges import count
 from preflight.results import console
 from preflight.results.report import Report
 from preflight.resume.arguments import ResumeRequest
-from preflight.resume.course import Course
+from preflight.resume.course import ResumedTrainings
 from preflight.resume.steps import RecordedStep, StepTrace
 from preflight.resume.training import TrainingEnd
 
@@ -47,7 +47,7 @@ def _steps(trace: StepTrace) -> str:
     return f"{count(trace.length, 'step')} on {count(len(trace.ranks), 'rank')}"
 
 
-def summary(course: Course) -> str:
+def summary(course: ResumedTrainings) -> str:
     """What was compared."""
     if course.after is None or course.resumed is None:
         return ""
@@ -56,7 +56,7 @@ def summary(course: Course) -> str:
     return f"{_steps(trace)} after step {course.after} compared; without a stop the training repeats itself {exact}"
 
 
-def table(course: Course) -> list[str]:
+def table(course: ResumedTrainings) -> list[str]:
     """The steps after the resume on the first rank: learning rate and loss, of the training that never stopped and of
     the resumed one."""
     if course.after is None or not course.resumed or not course.reference or not course.resumed.trace.length:

@@ -8,7 +8,7 @@ from preflight.resume.training import TrainingEnd
 
 
 @dataclass
-class Course:
+class ResumedTrainings:
     reference: TrainingEnd | None = None
     """The training that never stopped."""
     stopped: TrainingEnd | None = None

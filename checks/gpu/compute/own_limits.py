@@ -29,20 +29,20 @@ DOUBLE = 2
 GB/s, 10,501 MHz x 2 x 384 bits / 8 an RTX 4090's 1,008 GB/s (data sheets)."""
 
 
-class Limit(NamedTuple):
+class OwnLimit(NamedTuple):
     gb_per_s: float
     of: str
     """For the message: "16 lanes of generation 5"."""
 
 
-def of_memory(health: Health) -> Limit | None:
+def of_memory(health: Health) -> OwnLimit | None:
     clock, bits = health["clocks"]["memory_max"], health.get("memory_bus_bits")
     if not clock or not bits:
         return None
-    return Limit(clock * 1e6 * DOUBLE * bits / 8 / 1e9, f"{bits:,} bits at {clock:,} MHz")
+    return OwnLimit(clock * 1e6 * DOUBLE * bits / 8 / 1e9, f"{bits:,} bits at {clock:,} MHz")
 
 
-def of_link(pcie: Pcie, sharing: int) -> Limit | None:
+def of_link(pcie: Pcie, sharing: int) -> OwnLimit | None:
     """None in a virtual machine, whose links are made up. `sharing`: GPUs behind the same port of the host. Until
     generation 2 a byte takes 10 bits, then 8.125 (PCI Express Base Specification)."""
     width, generation = pcie["width"], pcie["generation_max"] or pcie["generation"]
@@ -50,10 +50,10 @@ def of_link(pcie: Pcie, sharing: int) -> Limit | None:
         return None
     bits = 10 if generation < 3 else 8.125
     of = f"{width} lanes of generation {generation}" + (f", which {sharing} GPUs share" if sharing > 1 else "")
-    return Limit(width * GIGATRANSFERS[generation] / bits / sharing, of)
+    return OwnLimit(width * GIGATRANSFERS[generation] / bits / sharing, of)
 
 
-def findings(alike: Mapping[int, Facts], limits: Mapping[int, Mapping[str, Limit]], run: Run) -> Iterator[Finding]:
+def findings(alike: Mapping[int, Facts], limits: Mapping[int, Mapping[str, OwnLimit]], run: Run) -> Iterator[Finding]:
     """`alike`: fewer devices of a kind than can be compared. `limits`: by rank and name of the speed."""
     for rank, measured in alike.items():
         for name, limit in limits.get(rank, {}).items():
@@ -68,10 +68,10 @@ def findings(alike: Mapping[int, Facts], limits: Mapping[int, Mapping[str, Limit
 
 def of_ranks(
     facts: Mapping[int, Facts], pcie: Mapping[int, Any], health: Mapping[int, Any], run: Run
-) -> dict[int, dict[str, Limit]]:
+) -> dict[int, dict[str, OwnLimit]]:
     """`pcie`, `health`: the facts of gpu.pcie and gpu.health, of which one rank may have read all its node's GPUs."""
     links, memories = _by_card(pcie, run), _by_card(health, run)
-    found: dict[int, dict[str, Limit]] = {}
+    found: dict[int, dict[str, OwnLimit]] = {}
     ports = {
         (run.job.node_of(rank).node, uuid): path[-1]["bus"] if len(path) > 1 else uuid
         for rank, reading in pcie.items()

@@ -30,6 +30,7 @@ SMALL_BAR = Code(
 PATCHED = Code(
     "GeForce cards reach each other over PCIe (P2P): NVIDIA's own driver does not let them.",
     fix="Before you trust it: preflight --only comm,gpu.compute compares values. To go without: NCCL_P2P_DISABLE=1.",
+    see=("comm", "gpu.compute"),
 )
 
 NAMED = 4

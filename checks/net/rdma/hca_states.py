@@ -32,7 +32,7 @@ def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble]
     except one that waits for its subnet manager, or that NCCL_IB_HCA asks for. A port down on most nodes may be
     intended: of these, only those that were up before are named."""
     known = [use for node in of.values() for use in node.wanted if use.port["state"]]
-    dead = _dead_alone(known)
+    dead = _dead_alone(known) if len(run.job.nodes) == 1 else set()
     down: dict[Use, PortTrouble] = {}
     undecided: list[Tie[str]] = []
     for item in compare_ports((use.has(use.port["state"]) for use in known), good=ACTIVE):

@@ -15,6 +15,7 @@ from preflight.cli.running import settings
 from preflight.planning import registry
 from preflight.testing import judge
 from tests import running
+from tests.faults.row import briefly_alone
 
 STEPS = 12
 
@@ -509,7 +510,8 @@ def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybo
 
 
 def _run(folder: Path, world: int, *words: str) -> running.Finished:
-    return running.run_ranks(folder, running.plain_ranks(world), "--only", "train.speed", *words, deadline_s=90)
+    ranks = [briefly_alone(env) for env in running.plain_ranks(world)]
+    return running.run_ranks(folder, ranks, "--only", "train.speed", *words, deadline_s=90)
 
 
 def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
