@@ -14,14 +14,14 @@ from tests import running
 QUICK = ("--level", "quick", "--only", "env.launch")
 NO_PATHS = {
     "ID_OR_FAMILY,..", "DAYS", "URL", "S", "ID.OPTION=VALUE", "HOST:PORT", "N", "R", "CONF", "ID", "PREFIX",
-    "CHECK_OR_CODE", "-- COMMAND...", "-- LAUNCHER...", "-- OPTIONS...", "NAME", "COMMAND",
+    "CHECK_OR_CODE", "-- COMMAND...", "-- LAUNCHER...", "-- OPTIONS...", "NAME", "COMMAND", "STEP", "WORDS",
 }  # fmt: skip
 """Metavars of values that are no path. A new metavar is one until it is here."""
 OPERANDS = {
     "checkpoint": ["PATH", "--timeout", "3"], "explain": ["LOG"], "diff": ["REPORT", "REPORT"],
     "history": ["HISTORY"], "profile": ["REPORT"], "nodes": ["--bad", "REPORT"], "describe": ["env.launch"],
     "show": ["REPORT"], "run": list(QUICK), "pick": ["-N", "1", "--", *QUICK], "gate": ["--closed", "--", "true"],
-    "debug": ["--", "true"],
+    "debug": ["--", "true"], "resume": ["--", "true", "{dir}"],
 }  # fmt: skip
 """What makes a command sound, beside the option in question."""
 MORE = {

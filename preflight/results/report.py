@@ -117,7 +117,7 @@ class CheckEntry:
             seconds=RankSeconds.from_json(data.object("seconds")),
             summary=data.text("summary"),
             skipped=data.text("skipped") if status == "skip" else data.text_or_none("skipped"),
-            picture=data.texts("picture") if "picture" in data else (),
+            picture=data.texts("picture") if "picture" in data else [],
             aside=data.true("aside"),
             plots=data.list_of("plots", plot_fields.plot) if "plots" in data else (),
             began_s=data.number("began_s", 0) if "began_s" in data else None,

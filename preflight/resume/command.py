@@ -40,7 +40,8 @@ LIVE_S = 1.0
 
 def run(asked: ResumeRequest) -> int:
     """The command; returns its exit code. Raises UsageError."""
-    output.prepare(asked.json_path, None, asked.folder, command="resume")
+    places = f"--json {asked.json_path}" if asked.json_path else f"--report {asked.folder}"
+    paths.ask(places, lambda: output.prepare(asked.json_path, None, asked.folder, command="resume"))
     folder = paths.ask("a folder for the trainings", lambda: _made_folder(asked.folder))
     began, shown = time.monotonic(), sys.stderr if asked.json_path == "-" else sys.stdout
     course = ResumedTrainings()
@@ -66,6 +67,11 @@ def run(asked: ResumeRequest) -> int:
 
 def _write(asked: ResumeRequest, report: Report) -> None:
     """Raises UsageError."""
+    places = f"--json {asked.json_path}" if asked.json_path else f"--report {asked.folder}"
+    paths.ask(places, lambda: _write_files(asked, report))
+
+
+def _write_files(asked: ResumeRequest, report: Report) -> None:
     output.write(report, asked.json_path)
     if asked.folder:
         for name, text in (("report.json", report_files.as_text(report)), ("report.html", whole.html(report))):

@@ -98,7 +98,7 @@ SHAPES: tuple[Fault, ...] = (
     _told("astray:hook_clips", "A user's communication hook clips each rank's own gradient.", f"{_FAIL}wrong_clip",
           noticed_by="0-1", says="clipped to 0.1 before the ranks exchanged it"),
     _told("astray:never_syncs", "All of a user's micro-batches are under no_sync().", f"{_FAIL}not_exchanged",
-          noticed_by="0-1", says="which is the norm of its own gradient"),
+          says="which is the norm of its own gradient"),
     _told("astray:same_rows", "A user's loss takes the same rows on all ranks.", f"{_FAIL}wrong_data",
           noticed_by="0-1", says="all ranks have trained on the same data"),
     _told("unlike:unused", "A layer of a user's model is not used.", f"{_WARN}unused", world=3,

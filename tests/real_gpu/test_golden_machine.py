@@ -22,6 +22,12 @@ pytestmark = needs_machines
 FIXTURES = Path(__file__).parent / "fixtures"
 FAMILY = json.loads((FIXTURES / "h200_family_gpu.json").read_text())
 IDLE, LOAD = (json.loads((FIXTURES / f"h200_nvml_{state}.json").read_text()) for state in ("idle", "load"))
+NEWER = {
+    ".health.0.values.memory_bus_bits": IDLE["nvmlDeviceGetMemoryBusWidth()"]["value"],
+    ".health.0.values.pcie_kbs": None,
+    ".health.0.values.utilization": IDLE["nvmlDeviceGetUtilizationRates()"]["value"]["gpu"],
+}
+"""What the family did not yet read when FAMILY was recorded, from the same card's own answers."""
 CPUS = {"/proc/cpuinfo": "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n"}
 """The CPUs are no part of a machine of the stand-in: it keeps those of the machine that runs the tests."""
 NOT_FOUND = {"error": 13}
@@ -32,6 +38,7 @@ AT_WORK: dict[str, object] = {
     "field.74": "ull 5428584640", "field.78": "ull 120797177888", "field.80": "ull 53728195680",
     "field.81": "ull 49724774272", "field.82": 43, "field.83": "ull 19810913", "field.185": 685429, "field.186": 635303,
     "field.191": "ull 19810913", "field.197": 623562452, "field.198": 456196372,
+    "utilization.gpu": 98, "utilization.memory": 25, "pcie.tx": 8666, "pcie.rx": 17292,
 }  # fmt: skip
 """What GEMMs change in the answers that the stand-in has."""
 
@@ -47,7 +54,7 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_the_family_gpu_reads_what_it_read_from_the_card(tmp_path: Path) -> None:
     machine = machines.load("h200_vm", tmp_path, files=CPUS)
-    assert dict(fields(read(machine))) == dict(fields(FAMILY))
+    assert dict(fields(read(machine))) == dict(fields(FAMILY)) | NEWER
 
 
 @pytest.mark.parametrize(("card", "changes"), [(IDLE, {}), (LOAD, AT_WORK)], ids=["idle", "load"])

@@ -10,7 +10,7 @@ excluded.N.bus|uuid|device_id|subsystem_id
 GPU = """
 handle calls hang slow lost_after
 name uuid serial board_part vbios inforom.image|valid minor module_id architecture capability
-pci.bus|device_id|subsystem_id memory.total|reserved|used bar1.total|used
+pci.bus|device_id|subsystem_id memory.total|reserved|used|bus bar1.total|used
 compute_mode persistence virtualization driver_model mig.mode|pending|max
 ecc.mode|pending ecc.volatile|aggregate.corrected|uncorrected
 sram.volatile|aggregate.parity|secded|corrected sram.bucket.l2|sm|pcie|mcu|other sram.threshold

@@ -187,6 +187,7 @@ NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, "pcie.gpu_max.generation
 NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "pcie.replay")
 NUMBER(nvmlDeviceGetPcieSpeed, unsigned, "pcie.speed")
 NUMBER(nvmlDeviceGetNumaNodeId, int, "numa")
+NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned, "memory.bus")
 
 typedef struct { unsigned gpu, memory; } utilization;
 

@@ -56,6 +56,7 @@ TOLD: dict[str, tuple[Any, ...]] = {
     "t4_vm": (*NONE, None, None, None, 0, None, None, None, None),
     "h200_vm": (*NONE, 0, 0, 0, None, 0, 55, 33, 0),
     "container": (*NVLINK_4, 3, 0, 0, None, 0, 56, 41, 0),
+    **dict.fromkeys(("a6000_vm", "rtx3090_cns", "rtx4090_patched", "rtx_pro_6000", "wsl2"), (*NONE, 0, *[None] * 7)),
 }
 
 
@@ -114,7 +115,7 @@ def test_what_a_driver_answers_oddly_is_noted_and_what_is_fatal_ends_the_group(t
     assert handle[5]["trouble"][0] == "reset" and handle[7]["values"]["name"] == "unknown GPU"
     assert health[3]["values"]["memory_temperature"] is None and health[6]["values"]["pstate"] is None
     assert place[6]["notes"] == ["nvmlDeviceGetP2PStatus: Unknown Error"]
-    listed = [{"pid": 4711, "memory": None}, {"pid": 4712, "memory": 2**20}]
+    listed = [{"pid": 4711, "memory": None}, {"pid": 4712, "memory": 2**20, "draws": True}]
     assert health[7]["values"]["processes"] == listed
     ends = [(link["remote"], link["remote_type"]) for link in nvlink[6]["values"]["links"][2:4]]
     assert ends == [(None, None), ("0000:07:00.0", "unknown")] and len(nvlink[7]["values"]["links"]) == 64

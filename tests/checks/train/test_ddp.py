@@ -55,7 +55,7 @@ def test_real_ranks_are_sound_with_as_many_threads_as_they_like(world: int, leve
     told = finished.told()
     assert finished.report["verdict"] == "pass", told
     assert finished.findings() == [] and finished.left_over == [], told
-    what = {"train.ddp": "plain, no_sync, join, bucket_view, clip, autocast", "train.fsdp2": "8 variants"}
+    what = {"train.ddp": "plain, no_sync, join, bucket_view, clip, autocast", "train.fsdp2": "10 variants"}
     for check, names in what.items():
         on = f"{names if level == 'full' else 'plain'} on {world} rank"
         assert finished.check(check)["status"] == "pass", told

@@ -220,8 +220,10 @@ def judge(
                 listed.append(told)
             elif told.variant not in (listed[same].variant, *listed[same].also):
                 listed[same] = replace(listed[same], also=(*listed[same].also, told.variant))
+    same_data = any(told.meaning.kind == "wrong_data" for told in listed)
     for told in listed:
-        yield _finding(told, run, strategy, how.codes)
+        if not (same_data and told.meaning.kind == "not_exchanged"):  # then an average is each rank's own gradient
+            yield _finding(told, run, strategy, how.codes)
     yield from unfit.judge(facts, run, asked)
 
 
