@@ -24,9 +24,10 @@ come one after the other, and without the store they would not learn the verdict
 
 def publish(loop: EventLoop, verdict: RunVerdict, call: str) -> None:
     """Writes the verdict to the store for all ranks and for a restart of this job; not if the store is gone."""
+    message = verdict.to_json()
     with contextlib.suppress(StoreLost):
-        tell_all(loop, verdict.run, verdict.to_json())
-        loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(verdict.to_json()))
+        tell_all(loop, verdict.run, message)
+        loop.request("put", key=store_keys.last_verdict(call), value=json.dumps(message))
 
 
 def farewell(loop: EventLoop, verdict: RunVerdict, rank: int | None, *, serves: bool = False) -> None:

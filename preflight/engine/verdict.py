@@ -23,8 +23,9 @@ class Welcome:
 
     @staticmethod
     def read(text: str, key: str) -> "Welcome":
-        """Raises ForeignWriter."""
-        return Welcome(**store_messages.read("welcome", text, key))
+        """Members that a newer preflight may add are ignored. Raises ForeignWriter."""
+        message = store_messages.read("welcome", text, key)
+        return Welcome(message["run"], message["place"], message["proofs"])
 
 
 @dataclass(frozen=True)

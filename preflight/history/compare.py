@@ -97,7 +97,7 @@ def judge(
     """What `judging.call_judge` returns; beside its findings the one that the check is slower than in the run of
     `--baseline REPORT`, if that has figures of it."""
     answer = judging.call_judge(source, job, outcomes, book, settings, groups)
-    before = [figure for figure in map(KeptFigure.from_json, judging.baseline(book)) if figure.check == source.id]
+    before = [KeptFigure.from_json(row) for row in judging.baseline(book) if row[0] == source.id]
     if not before or "error" in answer:
         return answer
     try:

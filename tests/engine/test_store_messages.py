@@ -17,6 +17,7 @@ from preflight.core.outcome import Outcome
 from preflight.engine import identity, message_schema, store, store_messages
 from preflight.engine.store_messages import ForeignWriter
 from preflight.engine.store_seal import BROKEN
+from preflight.engine.verdict import RunVerdict, Welcome
 
 NONCE, RUN, HASH = "0123456789abcdef" * 2, "0123456789ab", "f" * 32
 HERE = identity.from_environ({"RANK": "1", "WORLD_SIZE": "3", "MASTER_PORT": "x", "SLURM_JOB_ID": "7"})
@@ -220,3 +221,10 @@ def test_signs_of_life() -> None:
     ):
         with pytest.raises(ForeignWriter):
             store_messages.beat(text, "key")
+
+
+def test_what_a_newer_preflight_adds_to_a_welcome_or_a_verdict_is_ignored() -> None:
+    message = {"run": RUN, "place": "member", "proofs": [HASH] * 4, "added": 1}
+    assert Welcome.read(json.dumps(message), "key") == Welcome(RUN, "member", [HASH] * 4)
+    (verdict, _) = (event for event in EVENTS if event["event"] == "verdict")
+    assert RunVerdict.from_message({**verdict, "added": 1}, "key").to_json() == verdict
