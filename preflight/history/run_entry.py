@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
-from preflight.results.fields import Fields, number, refuse, text, typed
+from preflight.results.fields import Fields, number, row, text
 
 Of = tuple[str, str, str]
 """Kind, check and name of a trait; check, name and unit of measure of a figure."""
@@ -149,8 +148,3 @@ class RunEntry:
             read.list_of("figures", KeptFigure.from_json),
             {check: absent.texts(check) for check in absent.data}, read.texts_by_name("left_out"),
         )  # fmt: skip
-
-
-def row(data: object, place: str, columns: int) -> list[Any]:
-    found = typed(data, list, place)
-    return found if len(found) == columns else refuse(data, place, f"a list of {columns}")

@@ -51,6 +51,12 @@ def items(value: object, place: str, read: Callable[[object, str], T]) -> list[T
     return [read(item, f"{place}[{at}]") for at, item in enumerate(typed(value, list, place))]
 
 
+def row(value: object, place: str, length: int) -> list[Any]:
+    """A list of this many items."""
+    listed = typed(value, list, place)
+    return listed if len(listed) == length else refuse(listed, place, f"{length} items")
+
+
 class Fields:
     """One object of a report. Its methods read a member each, and raise MalformedReport for one that is not there or
     is something else; they ignore the members that a newer preflight has added."""

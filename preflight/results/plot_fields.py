@@ -1,7 +1,6 @@
 """The plots of a saved report: what the page needs to draw them (core/plots.py)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from preflight.results import fields
 from preflight.results.fields import Fields, refuse
@@ -35,19 +34,13 @@ def _point(value: object, place: str) -> list[float]:
 
 
 def _mark(value: object, place: str) -> None:
-    at, name = _row(value, place, 2)
+    at, name = fields.row(value, place, 2)
     fields.number(at, place)
     fields.text(name, place)
 
 
-def _row(value: object, place: str, length: int) -> list[Any]:
-    """A list of this many items."""
-    row = fields.typed(value, list, place)
-    return row if len(row) == length else refuse(row, place, f"{length} items")
-
-
 def _pair(value: object, place: str) -> list[str]:
-    return fields.items(_row(value, place, 2), place, fields.text)
+    return fields.items(fields.row(value, place, 2), place, fields.text)
 
 
 def _strips(data: Fields) -> None:
@@ -93,7 +86,7 @@ def _heat_map(data: Fields) -> None:
 
 
 def _slow_cell(value: object, place: str) -> None:
-    row, column, speed = _row(value, place, 3)
+    row, column, speed = fields.row(value, place, 3)
     fields.text(row, place), fields.text(column, place), fields.number(speed, place)
 
 
@@ -104,18 +97,18 @@ def _wiring(data: Fields) -> None:
         refuse([], data.place_of("devices"), "some devices")
 
     def link(value: object, place: str) -> None:
-        first, second, name = _row(value, place, 3)
+        first, second, name = fields.row(value, place, 3)
         index(first, place), index(second, place), fields.text(name, place)
 
     data.list_of("links", link)
-    data.list_of("odd", lambda value, place: fields.items(_row(value, place, 2), place, index))
+    data.list_of("odd", lambda value, place: fields.items(fields.row(value, place, 2), place, index))
 
 
 def _table(data: Fields) -> None:
     data.text("note") if "note" in data else ""
     data.text("screen") if "screen" in data else ""
     columns = len(data.texts("heads"))
-    data.list_of("rows", lambda value, place: fields.items(_row(value, place, columns), place, fields.text))
+    data.list_of("rows", lambda value, place: fields.items(fields.row(value, place, columns), place, fields.text))
 
 
 _READ: Mapping[str, Callable[[Fields], None]] = {

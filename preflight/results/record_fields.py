@@ -146,14 +146,12 @@ def policy(data: Fields) -> Policy:
     """With the codes' names of today."""
     severities = data.object("severities")
     changed = {code: severities.choice(code, POLICY_SEVERITIES) for code in severities.data}
-    waivers = [waiver.all_texts() for waiver in data.objects("waivers")]
-    for number, waiver in enumerate(waivers):
-        for name in ("code", "until", "reason", "node"):
-            Fields(waiver, f"{data.place_of('waivers')}[{number}]").text(name)
     return Policy(
         {renamed_codes.current(code): severity for code, severity in changed.items()},
-        tuple(
-            Waiver(renamed_codes.current(waiver["code"]), waiver["until"], waiver["reason"], waiver["node"])
-            for waiver in waivers
-        ),
+        tuple(map(_waiver_of_policy, data.objects("waivers"))),
     )
+
+
+def _waiver_of_policy(data: Fields) -> Waiver:
+    data.all_texts()
+    return Waiver(renamed_codes.current(data.text("code")), data.text("until"), data.text("reason"), data.text("node"))

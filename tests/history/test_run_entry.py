@@ -22,7 +22,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
     ("changed", "says"),
     [
         ({"nodes": "node-0"}, 'nodes is "node-0", expected array'),
-        ({"figures": [["a", "b", "c"]]}, "figures[0] is a list, expected a list of 4"),
+        ({"figures": [["a", "b", "c"]]}, "figures[0] is a list, expected 4 items"),
         ({"figures": [["a", "b", "c", {"value": "x"}]]}, "figures[0][3].units is not there"),
         ({"traits": [["driver", "env.software", 5, {}]]}, "traits[0] is 5, expected string"),
         ({"absent": {"env.software": [3]}}, "absent.env.software[0] is 3, expected string"),
